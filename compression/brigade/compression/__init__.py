@@ -1,0 +1,1 @@
+"""Fewer bytes for activations, gradients and weights."""

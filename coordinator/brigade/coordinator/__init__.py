@@ -1,0 +1,1 @@
+"""Who takes part, which plan holds, and what to do when somebody goes."""

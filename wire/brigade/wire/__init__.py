@@ -1,0 +1,1 @@
+"""What nodes and the coordinator say to each other."""
