@@ -1,10 +1,11 @@
 """Every message of the protocol, as frozen dataclasses.
 
-PROTOCOL.md explains them; `tests/repo/test_protocol_table.py` holds the two together. A message travels as one MessagePack
-header plus raw frames (`brigade.wire.encoding`). Unknown fields are ignored, so fields may be added.
+PROTOCOL.md explains them; `tests/repo/test_protocol_table.py` holds the two together. A message travels as one
+MessagePack header plus raw frames (`brigade.wire.encoding`). Unknown fields are ignored, so fields may be added.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from brigade.wire.costs import ChainReport, DeviceReport, LinkReport
 from brigade.wire.plan import Boundary, NodeContact, Plan
@@ -36,7 +37,7 @@ class TensorHeader:
 class ValueHeader:
     """A boundary value: nesting (see `brigade.partition.tree`) and its tensors in order."""
 
-    structure: object
+    structure: Any
     tensors: tuple[TensorHeader, ...]
 
 
@@ -371,14 +372,14 @@ class PulseEcho:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusWanted:
-    """Command line to coordinator: how is the run?"""
+    """Command line to coordinator: tell me how the run is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusTold:
     """Coordinator to command line: the state of the run, as the JSON that `brigade status --json` prints."""
 
-    status: dict[str, object] = field(default_factory=dict)
+    status: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ The planner (partition) makes them, the coordinator sends them, nodes obey them.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class Boundary:
     `structure` is what `brigade.partition.tree.flatten` returns.
     """
 
-    structure: object
+    structure: Any
     leaves: tuple[LeafSpec, ...]
 
 

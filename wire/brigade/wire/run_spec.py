@@ -15,6 +15,14 @@ Positive = Annotated[float, Meta(gt=0.0)]
 NonNegative = Annotated[float, Meta(ge=0.0)]
 Factory = Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="package.module:function")]
 
+Loss = Annotated[
+    str,
+    Meta(
+        pattern=r"^(cross_entropy|mse|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
+        description="cross_entropy, mse or package.module:function",
+    ),
+]
+
 
 class GptSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="gpt"):
     """Decoder-only transformer with pre-norm blocks."""
@@ -51,9 +59,7 @@ class CnnSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     dropout: Fraction = 0.0
 
 
-class FactorySpec(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="factory"
-):
+class FactorySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="factory"):
     """Any function that returns a list of `nn.Module` blocks; installed on every node, never sent."""
 
     factory: Factory
@@ -86,9 +92,7 @@ class ArrayData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     validation_fraction: Fraction = 0.1
 
 
-class FactoryData(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="factory"
-):
+class FactoryData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="factory"):
     """A function returning `(train, validation)` datasets of `(inputs, targets)`; installed on every node."""
 
     factory: Factory
@@ -105,7 +109,7 @@ class TrainingSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     batch_size: Count = 16  # samples of one optimizer step, over all microbatches
     microbatches: Count = 4  # K: parts of a batch that flow through the pipeline
     shuffle: bool = True
-    loss: Literal["cross_entropy", "mse"] | Factory = "cross_entropy"
+    loss: Loss = "cross_entropy"
     optim: str = "AdamW"  # any class of torch.optim
     learning_rate: NonNegative = 1e-3
     weight_decay: NonNegative = 0.0  # on parameters with two or more dimensions only
