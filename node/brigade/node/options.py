@@ -1,0 +1,20 @@
+"""What a person may choose about one node daemon."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """The choices of `brigade join`; `None` and 0 leave the choice to the daemon."""
+
+    invite: str  # the text that the coordinator printed
+    name: str | None = None
+    state_dir: Path | None = None  # None: the first free one below $XDG_STATE_HOME/brigade/nodes
+    device: str = "auto"  # auto, cpu, cuda:N, mps
+    listen: str = "0.0.0.0:0"  # noqa: S104 - neighbours dial in; CURVE and the roster keep strangers out
+    advertise: str = ""  # host that other nodes shall use; empty: the address that the coordinator sees
+    threads: int | None = None  # of torch; None: the cores that are free for this node
+    memory_limit_bytes: int = 0  # 0: what the device has
+    patience_s: float = 600.0  # how long to look for a coordinator that has gone
+    verbosity: int = 0  # -1 quiet, 0 warnings and milestones, 1 detail
