@@ -1,0 +1,214 @@
+"""The stage core: whole pipelines of cores in one thread, every delivery order, repetitions, and its table."""
+
+import random
+from collections import Counter, deque
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brigade.node import stage_events as ev
+from brigade.node.stage_core import TRANSITIONS, Phase, StageCore
+from brigade.partition.batching import Batching
+from brigade.wire.errors import LocalProtocolError, RemoteProtocolError
+from brigade.wire.messages import Evaluated, GradientsReady, Slot, StageStatistics, StepApplied
+from brigade.wire.plan import NodeContact, Plan, StagePlan, TiedParameter
+
+
+def make_plan(stages: int, microbatches: int, schedule: str, tied: bool) -> Plan:
+    return Plan(
+        run_id="r",
+        generation=1,
+        stages=tuple(
+            StagePlan(
+                contact=NodeContact(node_id=f"n{k}", name=f"n{k}", public_key="", endpoint=""),
+                first_block=2 * k,
+                end_block=2 * k + 2,
+            )
+            for k in range(stages)
+        ),
+        schedule=schedule,
+        microbatches=microbatches,
+        train_samples=10,
+        validation_samples=3,
+        boundaries=(),
+        tied=(TiedParameter(owner="0.w", followers=(f"{2 * stages - 1}.w",)),) if tied else (),
+    )
+
+
+class Line:
+    """Several stage cores; everything that is under way lies in one bag and is taken out in a seeded order."""
+
+    def __init__(self, plan: Plan, steps: int, seed: int, evaluate_every: int = 2, repeat: float = 0.0) -> None:
+        self.random = random.Random(seed)
+        self.plan = plan
+        self.steps = steps
+        self.evaluate_every = evaluate_every
+        self.repeat = repeat
+        batching = Batching(samples=10, batch_size=4, microbatches=plan.microbatches, seed=3, shuffle=True)
+        self.batching = batching
+        self.cores = [StageCore(plan, k, batching, 2, 0) for k in range(len(plan.stages))]
+        self.local: list[deque[ev.StageEvent]] = [deque() for _ in plan.stages]
+        self.bag: list[tuple[int, ev.StageEvent]] = []
+        self.log: list[list[ev.StageCommand]] = [[] for _ in plan.stages]
+        self.ready: dict[int, set[int]] = {}
+        self.applied: dict[int, set[int]] = {}
+        self.evaluated: list[int] = []
+
+    def post(self, stage: int, event: ev.StageEvent) -> None:
+        self.bag.append((stage, event))
+        if self.random.random() < self.repeat:
+            self.bag.append((stage, event))
+
+    def feed(self, stage: int, event: ev.StageEvent) -> None:
+        for command in self.cores[stage].handle(event, 0.0):
+            self.log[stage].append(command)
+            self.carry_out(stage, command)
+
+    def carry_out(self, stage: int, command: ev.StageCommand) -> None:
+        local = self.local[stage]
+        match command:
+            case ev.RunForward(slot):
+                local.append(ev.ForwardDone(slot))
+            case ev.RunBackward(slot):
+                local.append(ev.BackwardDone(slot))
+            case ev.SendActivation(slot):
+                self.post(stage + 1, ev.ActivationArrived(slot))
+            case ev.SendGradient(slot):
+                self.post(stage - 1, ev.GradientArrived(slot))
+            case ev.SendTiedGradients(step):
+                self.post(0, ev.TiedGradientArrived(step, self.plan.tied[0].followers[0]))
+            case ev.SendTiedWeights(step):
+                self.post(len(self.cores) - 1, ev.TiedWeightArrived(step, self.plan.tied[0].followers[0]))
+            case ev.SumGradients(step):
+                local.append(ev.GradientsSummed(step, 1.0, True, 0.0, 0, ()))
+            case ev.ApplyUpdate(step, _, _, _):
+                local.append(ev.UpdateDone(step, StageStatistics()))
+            case ev.SumEvaluation(step):
+                local.append(ev.EvaluationSummed(step, 1.0, 1))
+            case ev.Tell(GradientsReady(step=step, stage=teller)):
+                ready = self.ready.setdefault(step, set())
+                assert teller not in ready
+                ready.add(teller)
+                if len(ready) == len(self.cores):
+                    self.decide(step)
+            case ev.Tell(StepApplied(step=step, stage=teller)):
+                assert teller not in self.applied.setdefault(step, set())
+                self.applied[step].add(teller)
+            case ev.Tell(Evaluated(step=step)):
+                self.evaluated.append(step)
+            case _:
+                pass
+
+    def decide(self, step: int) -> None:
+        last = step + 1 == self.steps
+        evaluate = (step + 1) % self.evaluate_every == 0
+        for stage in range(len(self.cores)):
+            decision = ev.StepDecided(step, 0.1, 1.0, step == 1, evaluate, step == 0, last)
+            self.bag.append((stage, decision))
+
+    def run(self) -> None:
+        for stage in range(len(self.cores)):
+            self.bag.append((stage, ev.TrainingBegun(0)))
+        while True:
+            choices: list[int] = [k for k, queue in enumerate(self.local) if queue]
+            if self.bag and (not choices or self.random.random() < 0.5):
+                self.feed(*self.bag.pop(self.random.randrange(len(self.bag))))
+            elif choices:
+                stage = self.random.choice(choices)
+                self.feed(stage, self.local[stage].popleft())
+            else:
+                return
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    stages=st.integers(1, 5),
+    microbatches=st.integers(1, 6),
+    schedule=st.sampled_from(["gpipe", "1f1b"]),
+    tied=st.booleans(),
+    seed=st.integers(0, 10**6),
+    repeat=st.sampled_from([0.0, 0.4]),
+)
+def test_every_delivery_order_ends_and_computes_each_microbatch_once(
+    stages: int, microbatches: int, schedule: str, tied: bool, seed: int, repeat: float
+) -> None:
+    plan = make_plan(stages, microbatches, schedule, tied and stages > 1)
+    line = Line(plan, steps=5, seed=seed, repeat=repeat)
+    line.run()
+    for stage, core in enumerate(line.cores):
+        assert core.phase is Phase.RESTING, core.doing()
+        counts = Counter(command for command in line.log[stage] if isinstance(command, ev.RunForward | ev.RunBackward))
+        assert set(counts.values()) == {1}
+        wanted = {Slot(step=s, index=i) for s in range(5) for i in range(line.batching.microbatch_count(s))}
+        held_out = {Slot(step=s, index=i, evaluation=True) for s in (1, 3) for i in range(2)}
+        assert {c.slot for c in counts if isinstance(c, ev.RunForward)} == wanted | held_out
+        assert {c.slot for c in counts if isinstance(c, ev.RunBackward)} == wanted
+        saved = [c for c in line.log[stage] if isinstance(c, ev.SaveState)]
+        assert saved == [ev.SaveState(0)]
+    assert line.evaluated == [1, 3]
+    assert line.applied == {s: set(range(stages)) for s in range(5)}
+
+
+def test_a_follower_waits_for_its_owners_weight_before_it_goes_on() -> None:
+    plan = make_plan(2, 1, "1f1b", tied=True)
+    batching = Batching(samples=4, batch_size=4, microbatches=1, seed=0, shuffle=False)
+    core = StageCore(plan, 1, batching, 0, 0)
+    core.handle(ev.TrainingBegun(0), 0.0)
+    core.handle(ev.ActivationArrived(Slot(step=0, index=0)), 0.0)
+    core.handle(ev.ForwardDone(Slot(step=0, index=0)), 0.0)
+    commands = core.handle(ev.BackwardDone(Slot(step=0, index=0)), 0.0)
+    assert ev.SendTiedGradients(0) in commands
+    core.handle(ev.GradientsSummed(0, 1.0, True, 0.0, 4, ()), 0.0)
+    core.handle(ev.StepDecided(0, 0.1, 1.0, False, False, False, False), 0.0)
+    assert core.handle(ev.UpdateDone(0, StageStatistics()), 0.0) == []
+    assert core.phase is Phase.TYING
+    commands = core.handle(ev.TiedWeightArrived(0, "3.w"), 0.0)
+    assert commands[0] == ev.SetTiedWeight(0, "3.w")
+    assert core.phase is Phase.COMPUTING
+    assert core.step == 1
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ev.ActivationArrived(Slot(step=2, index=0)),
+        ev.ActivationArrived(Slot(step=0, index=4)),
+        ev.ActivationArrived(Slot(step=0, index=-1)),
+        ev.GradientArrived(Slot(step=0, index=0, evaluation=True)),
+        ev.ActivationArrived(Slot(step=0, index=2, evaluation=True)),
+        ev.TiedGradientArrived(0, "5.w"),
+    ],
+)
+def test_what_a_neighbour_may_not_send_is_its_fault(event: ev.StageEvent) -> None:
+    plan = make_plan(3, 4, "1f1b", tied=True)
+    batching = Batching(samples=16, batch_size=4, microbatches=4, seed=0, shuffle=False)
+    core = StageCore(plan, 1, batching, 2, 0)
+    core.handle(ev.TrainingBegun(0), 0.0)
+    with pytest.raises(RemoteProtocolError):
+        core.handle(event, 0.0)
+
+
+def test_repeated_and_stale_arrivals_are_counted_and_dropped() -> None:
+    plan = make_plan(2, 2, "gpipe", tied=False)
+    batching = Batching(samples=4, batch_size=2, microbatches=2, seed=0, shuffle=False)
+    core = StageCore(plan, 1, batching, 0, 0)
+    core.handle(ev.TrainingBegun(0), 0.0)
+    arrival = ev.ActivationArrived(Slot(step=0, index=0))
+    assert core.handle(arrival, 0.0) == [ev.RunForward(Slot(step=0, index=0))]
+    assert core.handle(arrival, 0.0) == []
+    core.handle(ev.ForwardDone(Slot(step=0, index=0)), 0.0)
+    assert core.handle(arrival, 0.0) == []
+    assert core.dropped.total() == 2
+
+
+def test_the_table_covers_every_phase_and_event() -> None:
+    assert set(TRANSITIONS) == {(phase, event) for phase in Phase for event in get_args(ev.StageEvent)}
+
+
+def test_an_impossible_event_is_our_own_bug() -> None:
+    plan = make_plan(1, 1, "1f1b", tied=False)
+    core = StageCore(plan, 0, Batching(samples=4, batch_size=2, microbatches=1, seed=0, shuffle=False), 0, 0)
+    with pytest.raises(LocalProtocolError, match="while waiting for the other stages"):
+        core.handle(ev.GradientsSummed(0, 1.0, True, 0.0, 0, ()), 0.0)
