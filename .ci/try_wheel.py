@@ -37,7 +37,7 @@ def run(*command: object, cwd: Path) -> str:
     done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(
-            f"{' '.join(str(part) for part in command[:4])} failed ({done.returncode}):\n{done.stdout}{done.stderr}"
+            f"{' '.join(str(part) for part in command[:3])} failed ({done.returncode}):\n{done.stdout}{done.stderr}"
         )
     return done.stdout.strip()
 

@@ -1,0 +1,23 @@
+"""Amounts of memory as people write them: `4GiB`, `500 MB`, `1073741824`."""
+
+import re
+
+from brigade.wire.errors import ConfigError
+
+UNIT_BYTES = {"": 1, "b": 1} | {
+    f"{letter}{suffix}": base**power
+    for power, letter in enumerate("kmgt", start=1)
+    for suffix, base in (("", 1024), ("ib", 1024), ("b", 1000))
+}
+
+
+def parse_byte_size(text: str) -> int:
+    """Return the number of bytes; GiB and G count 1024s, GB counts 1000s; case does not matter.
+
+    Raises ConfigError.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    factor = UNIT_BYTES.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise ConfigError(f"{text!r} is not an amount of memory; write it like 4GiB, 500MB or 1073741824")
+    return round(float(match[1]) * factor)

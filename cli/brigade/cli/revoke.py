@@ -1,0 +1,20 @@
+"""`brigade revoke`: take a node's admission back."""
+
+from typing import Annotated
+
+import typer
+
+from brigade.cli.choices import RunDirectory
+from brigade.cli.owner import ask_owned
+
+Node = Annotated[str, typer.Argument(metavar="NODE", help="The node's name or id, as `brigade status` shows it.")]
+
+
+def revoke(node: Node, run_dir: RunDirectory = None) -> None:
+    """Take the admission of a node back.
+
+    Its connection ends, and its key is not let in again.
+    """
+    from brigade.wire.messages import RevokeWanted
+
+    typer.echo(ask_owned(run_dir, RevokeWanted(node=node)))

@@ -1,0 +1,56 @@
+"""`brigade up`: start the coordinator of a run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from brigade.cli.choices import EndWithStdin, Quiet, Verbose, verbosity_of
+
+RunFile = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run.")]
+Listen = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Where nodes reach the coordinator; 0.0.0.0:7700 for other machines, port 0 picks one.",
+    ),
+]
+Advertise = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST",
+        help="The address to put into the invite; found out when absent.",
+    ),
+]
+
+
+def up(
+    run_file: RunFile,
+    resume: Resume = False,
+    listen: Listen = "127.0.0.1:7700",
+    advertise: Advertise = "",
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+    lifeline: EndWithStdin = False,
+) -> None:
+    """Start a run: gather nodes, train, write the model.
+
+    Prints the line that starts a node. Ctrl-C saves after the current step and ends; a second one ends at once.
+    """
+    from brigade.cli.last_run import remember
+    from brigade.cli.lifeline import end_with_stdin
+    from brigade.coordinator.daemon import run_coordinator
+
+    if lifeline:
+        end_with_stdin()
+    raise typer.Exit(
+        run_coordinator(
+            run_file,
+            resume=resume,
+            listen=listen,
+            advertise=advertise,
+            verbosity=verbosity_of(verbose, quiet),
+            started=remember,
+        )
+    )
