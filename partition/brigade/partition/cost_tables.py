@@ -1,0 +1,115 @@
+"""Turns what nodes measured into the arrays that the solver works on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brigade.partition.fixed_order import CostTables, Seconds
+from brigade.partition.memory import needed_bytes, usable_bytes
+from brigade.partition.schedule import build, peak_in_flight
+from brigade.partition.timeline import HopTime, StageTime
+from brigade.wire.costs import BlockCost, ChainReport, DeviceReport, LinkReport
+from brigade.wire.plan import NodeContact
+from brigade.wire.run_spec import RunSpec
+
+Links = Mapping[tuple[str, str], LinkReport]
+
+
+class Measurements:
+    """What was measured, by node number, with the settings of the run that bear on costs.
+
+    `codec_ratio` tells how many times smaller a codec makes a boundary value.
+    """
+
+    def __init__(
+        self,
+        contacts: Sequence[NodeContact],
+        devices: Mapping[str, DeviceReport],
+        chains: Mapping[str, ChainReport],
+        links: Links,
+        spec: RunSpec,
+        microbatches: int,
+        codec_ratio: Callable[[str], float],
+    ) -> None:
+        self.contacts = tuple(contacts)
+        self.chain = chains[contacts[0].node_id]  # but for its costs, the same on all nodes
+        self.blocks = [chains[contact.node_id].blocks for contact in contacts]
+        self.memory_bytes = [devices[contact.node_id].memory_bytes for contact in contacts]
+        self.schedule = spec.pipeline.schedule
+        self.recompute = spec.training.gradient_checkpointing
+        self.microbatches = microbatches
+        self._links = links
+        self._forward_ratio = codec_ratio(spec.compression.forward)
+        self._backward_ratio = codec_ratio(spec.compression.backward)
+        self.needed = cache(self._needed)
+        self.in_flight = cache(self._in_flight)
+
+    def _needed(self, node: int, in_flight: int) -> NDArray[np.int64]:
+        return needed_bytes(self.blocks[node], in_flight, self.recompute)
+
+    def _in_flight(self, stages: int) -> tuple[int, ...]:
+        return peak_in_flight(build(self.schedule, stages, self.microbatches))
+
+    def shortfall(self, node: int, in_flight: int) -> NDArray[np.int64]:
+        """Return the bytes that a node lacks for blocks [a, b), at [a, b]; 0 where they fit."""
+        return np.maximum(self.needed(node, in_flight) - usable_bytes(self.memory_bytes[node]), 0)
+
+    def tables(self) -> CostTables:
+        """Return the arrays that the solver works on."""
+        count, boundaries = len(self.blocks), len(self.blocks[0]) + 1
+        transfer = np.full((count, count, boundaries), np.inf)
+        hop = np.full((count, count, boundaries), np.inf)
+        for node in range(count):
+            for following in range(count):
+                if self.link_works(node, following):
+                    times = [self.hop_time(node, following, boundary) for boundary in range(boundaries)]
+                    transfer[node, following] = [max(time.activation_s, time.gradient_s) for time in times]
+                    hop[node, following] = [time.activation_s + time.gradient_s + 2 * time.one_way_s for time in times]
+        return CostTables(
+            nodes=count,
+            blocks=boundaries - 1,
+            microbatches=self.microbatches,
+            stage_s=cache(self._stage_s),
+            transfer_s=transfer,
+            hop_s=hop,
+            in_flight=self.in_flight,
+        )
+
+    def _stage_s(self, node: int, in_flight: int) -> Seconds:
+        prefix = np.concatenate([[0.0], np.cumsum([sum(self._block_seconds(block)) for block in self.blocks[node]])])
+        seconds = prefix[None, :] - prefix[:, None]
+        possible = np.triu(self.shortfall(node, in_flight) == 0, k=1)
+        return np.where(possible, seconds, np.inf)
+
+    def _block_seconds(self, block: BlockCost) -> tuple[float, float]:
+        """Forward and backward of one microbatch; the backward bears its part of the optimizer's once a step."""
+        return block.forward_s, block.backward_s + block.optimizer_s / self.microbatches
+
+    def stage_time(self, node: int, first: int, end: int) -> StageTime:
+        """Return what one microbatch takes in blocks [first, end) on a node."""
+        seconds = [self._block_seconds(block) for block in self.blocks[node][first:end]]
+        return StageTime(sum(forward for forward, _ in seconds), sum(backward for _, backward in seconds))
+
+    def hop_time(self, node: int, following: int, boundary: int) -> HopTime:
+        """Return what one microbatch takes across a boundary, from one node to the next, over a link that works."""
+        there, back = self.link(node, following), self.link(following, node)
+        size = self.blocks[node][boundary - 1].output_bytes if boundary > 0 else 0
+        return HopTime(
+            size / self._forward_ratio / there.bytes_per_s,
+            size / self._backward_ratio / back.bytes_per_s,
+            (there.rtt_s + back.rtt_s) / 4,
+        )
+
+    def link(self, node: int, other: int) -> LinkReport:
+        """Return what the link carries; a link that nobody measured is reported as an error."""
+        to = self.contacts[other].node_id
+        unknown = LinkReport(to=to, rtt_s=0.0, bytes_per_s=0.0, error="not measured")
+        return self._links.get((self.contacts[node].node_id, to), unknown)
+
+    def link_works(self, node: int, other: int) -> bool:
+        """Tell whether two nodes can be neighbours: both directions carry data."""
+        return node != other and all(
+            not link.error and link.bytes_per_s > 0 for link in (self.link(node, other), self.link(other, node))
+        )

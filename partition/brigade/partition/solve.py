@@ -1,0 +1,189 @@
+"""Makes the plan of a run from what the nodes measured: which nodes, in which order, with which blocks."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from brigade.partition.cost_tables import Links, Measurements
+from brigade.partition.fixed_order import Split
+from brigade.partition.order import rank_orders
+from brigade.partition.refusal import explain_refusal, format_blocks
+from brigade.partition.schedule import build
+from brigade.partition.timeline import step_seconds
+from brigade.wire.costs import ChainReport, DeviceReport
+from brigade.wire.errors import PlanError
+from brigade.wire.plan import NodeContact, Plan, StagePlan
+from brigade.wire.run_spec import RunSpec
+
+WORTH = 1.03  # a stage more must make the step at least 3 % shorter
+FINALISTS = 8  # orders for each number of stages that are run on paper
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A split and the predicted seconds of a full step with it."""
+
+    split: Split
+    step_s: float
+
+
+def plan(
+    run_id: str,
+    generation: int,
+    contacts: Sequence[NodeContact],
+    devices: Mapping[str, DeviceReport],
+    chains: Mapping[str, ChainReport],
+    links: Links,
+    spec: RunSpec,
+    train_samples: int,
+    validation_samples: int,
+    codec_ratio: Callable[[str], float] = lambda _: 1.0,
+) -> Plan:
+    """Return the plan with the shortest predicted step; the same for the same measurements, whoever came first.
+
+    `devices` and `chains` are by node id, `links` by (from, to); `codec_ratio` tells how many times smaller a codec
+    makes a boundary value. Raises PlanError that says what is missing when no plan is possible.
+    """
+    contacts = sorted(contacts, key=lambda contact: (contact.name, contact.node_id))
+    _check_measured(contacts, devices, chains)
+    _check_counts(spec, len(contacts), len(chains[contacts[0].node_id].blocks), train_samples)
+    microbatches = min(spec.training.microbatches, spec.training.batch_size, train_samples)
+    measured = Measurements(contacts, devices, chains, links, spec, microbatches, codec_ratio)
+    proposals = propose(measured, spec.pipeline.stages)
+    if not proposals:
+        raise PlanError(explain_refusal(measured, spec.pipeline.stages))
+    chosen = choose(proposals)
+    split = chosen.split
+    return Plan(
+        run_id=run_id,
+        generation=generation,
+        stages=_stages(measured, split, spec),
+        schedule=spec.pipeline.schedule,
+        microbatches=microbatches,
+        train_samples=train_samples,
+        validation_samples=validation_samples,
+        boundaries=tuple(measured.chain.boundaries[cut - 1] for cut in split.cuts[1:-1]),
+        tied=measured.chain.tied,
+        period_s=chosen.step_s / microbatches,
+        reason=_reason(measured, chosen, proposals),
+        spares=tuple(contact for node, contact in enumerate(contacts) if node not in split.order),
+    )
+
+
+def propose(measured: Measurements, stages: int | None) -> list[Proposal]:
+    """Return the best proposal for each number of stages that is possible, fewest stages first.
+
+    Orders are ranked by a formula; the first few are decided by running the schedule on paper, which knows
+    what latency does to it.
+    """
+    proposals = []
+    for splits in rank_orders(measured.tables(), stages, FINALISTS).values():
+        usable = [split for split in splits if _tied_stages_meet(measured, split)]
+        candidates = [Proposal(split, predict_step_s(measured, split)) for split in usable]
+        if candidates:
+            proposals.append(min(candidates, key=lambda proposal: (proposal.step_s, proposal.split.order)))
+    return proposals
+
+
+def choose(proposals: Sequence[Proposal]) -> Proposal:
+    """Return the proposal with the fewest stages that comes within 3 % of the fastest."""
+    fastest = min(proposal.step_s for proposal in proposals)
+    return next(proposal for proposal in proposals if proposal.step_s <= fastest * WORTH)
+
+
+def predict_step_s(measured: Measurements, split: Split) -> float:
+    """Return the seconds of a full step, by running its schedule on paper."""
+    order, cuts = split.order, split.cuts
+    schedule = build(measured.schedule, len(order), measured.microbatches)
+    stages = [measured.stage_time(node, cuts[k], cuts[k + 1]) for k, node in enumerate(order)]
+    hops = [measured.hop_time(order[k], order[k + 1], cuts[k + 1]) for k in range(len(order) - 1)]
+    return step_seconds(schedule, stages, hops)
+
+
+def _check_measured(
+    contacts: Sequence[NodeContact], devices: Mapping[str, DeviceReport], chains: Mapping[str, ChainReport]
+) -> None:
+    if not contacts:
+        raise PlanError("there is no node to plan for")
+    for contact in contacts:
+        if contact.node_id not in devices or contact.node_id not in chains:
+            raise PlanError(f"node {contact.name} has not reported what it can do")
+        if chains[contact.node_id].fingerprint != chains[contacts[0].node_id].fingerprint:
+            raise PlanError(f"nodes {contacts[0].name} and {contact.name} have different models")
+
+
+def _check_counts(spec: RunSpec, nodes: int, blocks: int, train_samples: int) -> None:
+    stages = spec.pipeline.stages
+    if stages is not None and stages > nodes:
+        raise PlanError(f"pipeline.stages is {stages}, but there are {nodes} nodes, and a node holds one stage")
+    if stages is not None and stages > blocks:
+        raise PlanError(f"pipeline.stages is {stages}, but the model has {blocks} blocks, and a block is never split")
+    if blocks == 0 or train_samples < 1:
+        raise PlanError(f"nothing to train: {blocks} blocks, {train_samples} samples")
+
+
+def _tied_stages_meet(measured: Measurements, split: Split) -> bool:
+    """Stages that share a tied parameter send it to each other, so they need a link wherever they stand."""
+    for tied in measured.chain.tied:
+        owner = _node_of(split, tied.owner)
+        for follower in tied.followers:
+            node = _node_of(split, follower)
+            if node != owner and not measured.link_works(owner, node):
+                return False
+    return True
+
+
+def _node_of(split: Split, parameter: str) -> int:
+    block = int(parameter.partition(".")[0])
+    return split.order[bisect_right(split.cuts, block) - 1]
+
+
+def _stages(measured: Measurements, split: Split, spec: RunSpec) -> tuple[StagePlan, ...]:
+    seconds = _stage_seconds(measured, split)
+    last = len(split.order) - 1
+    return tuple(
+        StagePlan(
+            contact=measured.contacts[node],
+            first_block=split.cuts[k],
+            end_block=split.cuts[k + 1],
+            recompute=measured.recompute,
+            forward_codec=spec.compression.forward if k < last else "raw",
+            backward_codec=spec.compression.backward if k > 0 else "raw",
+            compute_share=seconds[k] / sum(seconds) if sum(seconds) > 0 else 1 / len(seconds),
+        )
+        for k, node in enumerate(split.order)
+    )
+
+
+def _stage_seconds(measured: Measurements, split: Split) -> list[float]:
+    times = [measured.stage_time(node, split.cuts[k], split.cuts[k + 1]) for k, node in enumerate(split.order)]
+    return [time.forward_s + time.backward_s for time in times]
+
+
+def _reason(measured: Measurements, chosen: Proposal, proposals: Sequence[Proposal]) -> str:
+    split = chosen.split
+    names = [measured.contacts[node].name for node in split.order]
+    seconds = _stage_seconds(measured, split)
+    slowest = seconds.index(max(seconds))
+    text = (
+        f"{' -> '.join(names)}: a step is predicted to take {format_seconds(chosen.step_s)}; "
+        f"the slowest stage is {names[slowest]} with {format_blocks(split.cuts[slowest], split.cuts[slowest + 1])}, "
+        f"{format_seconds(seconds[slowest])} a microbatch"
+    )
+    if split.bottleneck_s > max(seconds):
+        text += f", but a link takes {format_seconds(split.bottleneck_s)} a microbatch"
+    others = [
+        f"{len(other.split.order)} would take {format_seconds(other.step_s)}"
+        for other in proposals
+        if other is not chosen
+    ]
+    if others:
+        text += f"; of other numbers of stages, {', '.join(others)}"
+    return text
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration for a person: `95 ms`."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2g} ms"
