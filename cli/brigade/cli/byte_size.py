@@ -4,7 +4,7 @@ import re
 
 from brigade.wire.errors import ConfigError
 
-UNIT_BYTES = {"": 1, "b": 1} | {
+UNIT_BYTES: dict[str, int] = {"": 1, "b": 1} | {
     f"{letter}{suffix}": base**power
     for power, letter in enumerate("kmgt", start=1)
     for suffix, base in (("", 1024), ("ib", 1024), ("b", 1000))

@@ -40,16 +40,17 @@ def draw_png(path: Path, train: Points, validation: Points, references: Mapping[
 
 
 def draw_terminal(train: Points, validation: Points, *, columns: int, rows: int = 16) -> str | None:
-    """Return the curve as text of `columns` x `rows` characters. None when plotext is missing."""
-    plot = optional("plotext")
-    if plot is None:
+    """Return the curve as text of `columns` x `rows` characters with ANSI colours. None when plotext is missing."""
+    plotext = optional("plotext")
+    if plotext is None:
         return None
-    plot.clear_figure()
-    plot.theme("clear")
-    plot.plot_size(columns, rows)
-    plot.plot(*zip(*train, strict=True), label="training")
+    figure = plotext.figure
+    figure.clear()
+    figure.theme("simple")  # leaves the terminal's background as it is
+    figure.plot_size(columns, rows)
+    figure.draw(figure.signal(*zip(*train, strict=True)).lines().label("training"))
     if validation:
-        plot.scatter(*zip(*validation, strict=True), label="validation", marker="o")
-    plot.xlabel("step")
-    plot.ylabel("loss")
-    return str(plot.build())
+        figure.draw(figure.signal(*zip(*validation, strict=True), marker="o").label("validation"))
+    figure.legend(active=False)
+    figure.title("loss by step: the line is training, o is validation")
+    return str(figure.build().string()).rstrip("\n")

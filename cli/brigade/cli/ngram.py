@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Tokens = NDArray[Any]
+Probabilities = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +18,20 @@ class CountingLoss:
     bigram: float
 
 
-def unigram_probabilities(targets: Tokens, vocab_size: int) -> NDArray[np.float64]:
+def unigram_probabilities(targets: Tokens, vocab_size: int) -> Probabilities:
     """Return p(target), shape (V,), from counts with one added to each."""
-    counts = np.bincount(targets.ravel(), minlength=vocab_size) + 1.0
-    return counts / counts.sum()
+    return normalised(np.bincount(targets.ravel(), minlength=vocab_size) + 1)
 
 
-def bigram_probabilities(inputs: Tokens, targets: Tokens, vocab_size: int) -> NDArray[np.float64]:
+def bigram_probabilities(inputs: Tokens, targets: Tokens, vocab_size: int) -> Probabilities:
     """Return p(target | the token before), shape (V, V), from counts with one added to each."""
     pairs = inputs.ravel().astype(np.int64) * vocab_size + targets.ravel()
-    counts = np.bincount(pairs, minlength=vocab_size**2).reshape(vocab_size, vocab_size) + 1.0
-    return counts / counts.sum(axis=1, keepdims=True)
+    return normalised(np.bincount(pairs, minlength=vocab_size**2).reshape(vocab_size, vocab_size) + 1)
+
+
+def normalised(counts: Tokens) -> Probabilities:
+    """Return counts divided by their sum along the last axis."""
+    return np.asarray(counts / counts.sum(axis=-1, keepdims=True), np.float64)
 
 
 def counting_loss(train: tuple[Tokens, Tokens], validation: tuple[Tokens, Tokens], vocab_size: int) -> CountingLoss:

@@ -1,0 +1,41 @@
+"""The trained model in the hands of a plain torch program: loaded, evaluated, and made to write."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional
+
+from brigade.partition.chain import PlainModel, plain_model
+from brigade.partition.generate import sample_text
+from brigade.partition.samples import Source
+from brigade.wire.run_spec import RunSpec
+
+EVALUATION_BATCH = 64
+
+
+def load_trained(spec: RunSpec, path: Path) -> PlainModel:
+    """Return the whole model with the weights of `path`; every name must match."""
+    model = plain_model(spec.model, spec.seed)
+    model.load_state_dict(load_file(path), strict=True)
+    return model.eval()
+
+
+def validation_loss(model: PlainModel, data: Source) -> float:
+    """Return the mean loss over every held-out target, in nats."""
+    total, targets_seen = 0.0, 0
+    with torch.no_grad():
+        for first in range(0, data.validation_count, EVALUATION_BATCH):
+            ids = np.arange(first, min(first + EVALUATION_BATCH, data.validation_count))
+            inputs, targets = (torch.from_numpy(part) for part in data.load("validation", ids))
+            logits = model(inputs)
+            total += functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum").item()
+            targets_seen += targets.numel()
+    return total / targets_seen
+
+
+def written_sample(model: PlainModel, prompt: str, length: int, seed: int) -> str:
+    """Return `prompt` and what the model writes after it, `length` bytes long."""
+    text = sample_text(model, prompt.encode(), length, 0.8, seed)
+    return text.decode("utf-8", errors="replace")
