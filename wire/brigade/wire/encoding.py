@@ -104,7 +104,7 @@ def decode(header: Buffer, limits: Limits = DEFAULT_LIMITS) -> Message:
     if type(body) is not dict:
         raise RemoteProtocolError(f"{name} without a body")
     try:
-        message = msgspec.convert(body, type=kind)
+        message: object = msgspec.convert(body, type=kind)
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise RemoteProtocolError(f"{name}: {str(error)[:_MOST_ERROR_CHARACTERS]}") from error
     check_message(message, limits)
