@@ -1,0 +1,22 @@
+"""The error of a stage that cannot go on: where it happened, and the original text."""
+
+from brigade.wire.errors import BrigadeError
+
+
+class StageError(BrigadeError):
+    """User code or the device failed in a stage; its fields are those of the message `NodeFailed`."""
+
+    def __init__(self, *, stage: int, step: int, what: str, error: str) -> None:
+        self.stage = stage
+        self.step = step  # -1 outside a step
+        self.what = what  # "forward of microbatch 3, block 4 (TransformerBlock)"
+        self.error = error
+        when = "" if step < 0 else f" in step {step}"
+        super().__init__(f"stage {stage} failed{when}, {what}: {error}")
+
+    @classmethod
+    def of(cls, cause: BaseException, *, stage: int, step: int, what: str) -> "StageError":
+        """Return the error that tells of `cause`."""
+        text = str(cause).strip()
+        name = type(cause).__name__
+        return cls(stage=stage, step=step, what=what, error=f"{name}: {text}" if text else name)
