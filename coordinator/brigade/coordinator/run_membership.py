@@ -1,0 +1,259 @@
+"""Who takes part: admits nodes, refuses the rest, and notices who has gone.
+
+A core without I/O. Every method returns, in order, what to do and what is new about nodes.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from brigade.coordinator.run_events import ConnectionOpened, HangUp, RunCommand, StoreNode, StoreRevocation, Tell
+from brigade.coordinator.run_members import (
+    CLOSED_GRACE_S,
+    Challenge,
+    Known,
+    Member,
+    MembershipNews,
+    NodeGone,
+    NodeJoined,
+    clean_name,
+    data_endpoint,
+    free_name,
+    usable_device,
+)
+from brigade.wire.messages import Done, Hello, Pulse, PulseEcho, Refused, Welcome
+from brigade.wire.run_spec import RunSpec
+
+GREETING_LIMIT_S = 10.0
+PULSE_INTERVAL_S = 1.0
+STALL_S = 1.0  # a deadline that comes this much late means that we slept, not the nodes
+UNSPECIFIED_HOSTS = frozenset({"0.0.0.0", "::", "[::]", "*"})  # noqa: S104 - to refuse them, not to bind
+
+Outcome = list[RunCommand | MembershipNews]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """What newcomers are told and checked against."""
+
+    run_id: str
+    coordinator_key: str
+    proves: Callable[[str, str], bool]  # (node's public key, proof) -> it knows the invite's secret
+    pulse_port: int
+    bulk_port: int
+
+
+class Membership:
+    """The nodes of a run; see the module."""
+
+    def __init__(self, door: Door, spec: RunSpec, known: Iterable[Known] = ()) -> None:
+        self._door = door
+        self._spec = spec
+        self._silence_limit_s = spec.pipeline.silence_limit_s
+        self._known = {node.node_id: node for node in known}
+        self._revoked = {node.public_key for node in self._known.values() if node.revoked}
+        self._connections: dict[int, ConnectionOpened] = {}
+        self._ungreeted: dict[int, float] = {}  # control connection -> when it must have said Hello
+        self._challenges: dict[str, Challenge] = {}
+        self._by_control: dict[int, str] = {}
+        self._closed_to: str | None = None
+        self.members: dict[str, Member] = {}
+
+    # --- questions ----------------------------------------------------------------------------------------------
+
+    def admits_newcomer(self, public_key: str) -> bool:
+        """Tell whether this key may shake hands on the control socket."""
+        return public_key not in self._revoked
+
+    def admits_member(self, public_key: str) -> bool:
+        """Tell whether this key may shake hands on the pulse and bulk sockets."""
+        return any(member.public_key == public_key for member in self.members.values())
+
+    def is_owner(self, connection: int) -> bool:
+        """Tell whether the other side holds the coordinator's own key."""
+        opened = self._connections.get(connection)
+        return opened is not None and opened.public_key == self._door.coordinator_key
+
+    def member_of(self, connection: int) -> Member | None:
+        """Return the node whose control connection this is."""
+        node_id = self._by_control.get(connection)
+        return None if node_id is None else self.members.get(node_id)
+
+    def next_deadline(self) -> float | None:
+        """Return when the next node, newcomer or challenge is decided by silence."""
+        times = [member.lost_at(self._silence_limit_s) for member in self.members.values()]
+        times += self._ungreeted.values()
+        times += [challenge.decided_at for challenge in self._challenges.values()]
+        return min(times, default=None)
+
+    # --- what happens -------------------------------------------------------------------------------------------
+
+    def opened(self, event: ConnectionOpened, now: float) -> Outcome:
+        """Take note of a connection; on the control socket it must say Hello soon."""
+        self._connections[event.connection] = event
+        if event.socket == "control" and event.public_key != self._door.coordinator_key:
+            self._ungreeted[event.connection] = now + GREETING_LIMIT_S
+        return []
+
+    def closed(self, connection: int, now: float) -> Outcome:
+        """Take note that a connection is gone; its node gets a short grace to show that it lives."""
+        self._connections.pop(connection, None)
+        self._ungreeted.pop(connection, None)
+        self._challenges = {
+            node_id: challenge for node_id, challenge in self._challenges.items() if challenge.connection != connection
+        }
+        node_id = self._by_control.pop(connection, None)
+        if node_id is not None and node_id in self.members:
+            self.members[node_id].closed_at = now
+        return []
+
+    def greeted(self, connection: int, hello: Hello, now: float) -> Outcome:
+        """Admit the sender of this Hello, refuse it, or wait whether its double is alive."""
+        opened = self._connections.get(connection)
+        if opened is None:
+            return []
+        self._ungreeted.pop(connection, None)
+        if (refusal := self._refusal(opened, hello)) is not None:
+            return self._refuse(connection, refusal)
+        old = self.members.get(opened.node_id)
+        if old is None:
+            return self._admit(opened, hello, now)
+        if old.incarnation == hello.incarnation or old.closed_at is not None:
+            return self._supersede(old, opened, hello, now)
+        self._challenges[opened.node_id] = Challenge(connection, hello, now + CLOSED_GRACE_S)
+        return []
+
+    def pulsed(self, connection: int, pulse: Pulse, now: float) -> Outcome:
+        """Take a heartbeat and answer it."""
+        opened = self._connections.get(connection)
+        member = self.members.get(opened.node_id) if opened else None
+        if member is None or pulse.incarnation != member.incarnation:
+            return [HangUp(connection=connection, reason="this heartbeat is of no node that takes part")]
+        member.heard_at = now
+        member.pulse = pulse
+        outcome: Outcome = [Tell(connection=connection, message=PulseEcho(number=pulse.number))]
+        challenge = self._challenges.pop(member.node_id, None)
+        if challenge is not None:
+            reason = f"node {member.name} with this identity is alive; two daemons must not share a node.key"
+            outcome += self._refuse(challenge.connection, Refused(code="identity_in_use", reason=reason))
+        return outcome
+
+    def heard(self, connection: int, now: float) -> None:
+        """Take any message as a sign of life."""
+        if (member := self.member_of(connection)) is not None:
+            member.heard_at = now
+
+    def left(self, member: Member, reason: str) -> Outcome:
+        """Let a node go that said so."""
+        return self._drop(member, reason, polite=True)
+
+    def expel(self, member: Member, reason: str) -> Outcome:
+        """Let a node go that broke the protocol."""
+        return self._drop(member, reason)
+
+    def revoke(self, connection: int, node: str) -> Outcome:
+        """Carry out the owner's command to admit this node (id or name) no longer."""
+        known = self._known.get(node) or next((k for k in self._known.values() if k.name == node), None)
+        if known is None:
+            return [Tell(connection=connection, message=Done(ok=False, reason=f"no node {node!r} was ever admitted"))]
+        self._revoked.add(known.public_key)
+        reason = "its owner's access to this run was revoked"
+        outcome: Outcome = [StoreRevocation(node_id=known.node_id, public_key=known.public_key)]
+        if (member := self.members.get(known.node_id)) is not None:
+            outcome.append(Tell(connection=member.control, message=Refused(code="revoked", reason=reason)))
+            outcome += self._drop(member, reason)
+        answer = Done(ok=True, reason=f"{known.name} ({known.node_id}) is no longer admitted")
+        return [*outcome, Tell(connection=connection, message=answer)]
+
+    def close_door(self, reason: str) -> None:
+        """Refuse every newcomer from now on: the run is over."""
+        self._closed_to = reason
+
+    def time_passed(self, now: float) -> Outcome:
+        """Decide what was waiting for this moment."""
+        late_s = now - (self.next_deadline() or now)
+        if late_s > STALL_S:  # messages may lie unread: everybody gets the time back that we slept
+            for member in self.members.values():
+                member.heard_at += late_s
+                member.closed_at = None if member.closed_at is None else member.closed_at + late_s
+        outcome: Outcome = []
+        for connection in [c for c, limit in self._ungreeted.items() if limit <= now]:
+            del self._ungreeted[connection]
+            outcome.append(HangUp(connection=connection, reason="no Hello within 10 s"))
+        for node_id, challenge in [item for item in self._challenges.items() if item[1].decided_at <= now]:
+            del self._challenges[node_id]
+            opened = self._connections.get(challenge.connection)
+            if opened is not None and (old := self.members.get(node_id)) is not None:
+                outcome += self._supersede(old, opened, challenge.hello, now)
+        for member in [m for m in self.members.values() if m.lost_at(self._silence_limit_s) <= now]:
+            outcome += self._drop(member, member.loss(now))
+        return outcome
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _refusal(self, opened: ConnectionOpened, hello: Hello) -> Refused | None:
+        if hello.run_id != self._door.run_id:
+            return Refused(
+                code="unknown_run",
+                reason=f"this coordinator serves another run, {self._spec.name}; ask for a new invite",
+            )
+        if opened.public_key in self._revoked:
+            return Refused(code="revoked", reason="this node's access to the run was revoked by its owner")
+        if not self._door.proves(opened.public_key, hello.proof):
+            return Refused(
+                code="bad_proof", reason="the invite's secret is not the one of this run; ask for a new invite"
+            )
+        if self._closed_to is not None:
+            return Refused(code="run_over", reason=f"the run is over: {self._closed_to}")
+        if hello.advertise in UNSPECIFIED_HOSTS or not 0 < hello.data_port < 65536:
+            address = f"{hello.advertise or opened.host}:{hello.data_port}"
+            return Refused(code="unreachable", reason=f"other nodes cannot dial {address}")
+        return None
+
+    def _refuse(self, connection: int, refusal: Refused) -> Outcome:
+        return [Tell(connection=connection, message=refusal), HangUp(connection=connection, reason=refusal.reason)]
+
+    def _supersede(self, old: Member, opened: ConnectionOpened, hello: Hello, now: float) -> Outcome:
+        same = old.incarnation == hello.incarnation
+        reason = "it connected anew and messages may be lost" if same else "it was restarted"
+        return [*self._drop(old, reason), *self._admit(opened, hello, now)]
+
+    def _admit(self, opened: ConnectionOpened, hello: Hello, now: float) -> Outcome:
+        taken = {member.name for member in self.members.values()}
+        member = Member(
+            node_id=opened.node_id,
+            name=free_name(clean_name(hello.name), taken),
+            public_key=opened.public_key,
+            endpoint=data_endpoint(hello.advertise or opened.host, hello.data_port),
+            incarnation=hello.incarnation,
+            device=usable_device(hello),
+            control=opened.connection,
+            joined_at=now,
+            heard_at=now,
+        )
+        self.members[member.node_id] = member
+        self._by_control[member.control] = member.node_id
+        self._known[member.node_id] = Known(node_id=member.node_id, name=member.name, public_key=member.public_key)
+        welcome = Welcome(
+            run_id=self._door.run_id,
+            spec=self._spec,
+            name=member.name,
+            pulse_port=self._door.pulse_port,
+            bulk_port=self._door.bulk_port,
+            pulse_interval_s=PULSE_INTERVAL_S,
+            silence_limit_s=self._silence_limit_s,
+        )
+        stored = StoreNode(
+            node_id=member.node_id,
+            public_key=member.public_key,
+            name=member.name,
+            host=opened.host,
+            device=member.device,
+        )
+        return [stored, Tell(connection=member.control, message=welcome), NodeJoined(member)]
+
+    def _drop(self, member: Member, reason: str, *, polite: bool = False) -> Outcome:
+        del self.members[member.node_id]
+        outcome: Outcome = []
+        if self._by_control.pop(member.control, None) is not None:
+            outcome.append(HangUp(connection=member.control, reason=reason))
+        return [*outcome, NodeGone(member, reason, polite)]

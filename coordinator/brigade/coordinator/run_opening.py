@@ -1,0 +1,215 @@
+"""How a run begins: gathers nodes, has them measured, has a plan made, and has its stages built.
+
+Reactions of the run core, see `run_table`. Before training nothing is lost when a node goes: the run gathers again.
+"""
+
+from brigade.coordinator.checkpoint_manifest import files_of_blocks
+from brigade.coordinator.run_closing import close, fail, settle
+from brigade.coordinator.run_events import MakePlan, Note, OfferFiles, PlanMade, PlanRefused, StorePlan, Tell
+from brigade.coordinator.run_members import NodeGone, NodeJoined
+from brigade.coordinator.run_membership import Outcome
+from brigade.coordinator.run_state import Ending, Limit, News, RunState
+from brigade.coordinator.run_survey import LINKS_LIMIT_S, PROFILE_LIMIT_S, Survey
+from brigade.coordinator.run_table import State
+from brigade.coordinator.run_training import begin_training
+from brigade.wire.errors import PlanError
+from brigade.wire.messages import FileSpec, Leaving, LinksMeasured, LoadStage, Profiled, StageLoaded
+
+# --- gathering ------------------------------------------------------------------------------------------------------
+
+
+def begin(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG001 - one signature for all reactions
+    """React to the first moment: wait for nodes, or see that nothing is left to train."""
+    if run.beginning.first_step >= run.spec.training.max_steps:
+        run.state = State.SAVING
+        run.ending = Ending(State.FINISHED, 0, f"all {run.beginning.first_step} steps were done already")
+        run.membership.close_door(run.ending.reason)
+        return settle(run)
+    return _gather(run, now)
+
+
+def _gather(run: RunState, now: float) -> Outcome:
+    run.state = State.GATHERING
+    run.survey = None
+    run.limit = Limit(now + run.spec.pipeline.gather_timeout_s, "")
+    return _count(run, now)
+
+
+def _count(run: RunState, now: float) -> Outcome:
+    present, needed = len(run.membership.members), run.spec.pipeline.nodes
+    text = f"waiting for nodes ({present} of {needed})"
+    limit_s = run.spec.pipeline.gather_timeout_s
+    assert run.limit is not None
+    run.limit = Limit(run.limit.at, f"only {present} of {needed} nodes were there after {limit_s:.0f} s")
+    if present < needed:
+        return [Note(kind="waiting", text=text)]
+    run.state = State.PROFILING
+    run.survey = Survey(list(run.membership.members.values()), run.beginning.inputs)
+    commands = run.survey.begin()
+    _await_survey(run, now, PROFILE_LIMIT_S)
+    return [Note(kind="profiling", text=f"{present} nodes time the model's blocks"), *commands]
+
+
+def count_nodes(run: RunState, news: News, now: float) -> Outcome:
+    """React to a node that came or went while the run gathers."""
+    return [_tell_of(news), *_count(run, now)]
+
+
+def keep_spare(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG001 - one signature for all reactions
+    """React to a node that came when the others had begun."""
+    assert news.member is not None
+    text = f"node {news.member.name} joined as a spare: the run had begun"
+    return [Note(kind="joined", text=text, node=news.member.name)]
+
+
+def regroup(run: RunState, news: News, now: float) -> Outcome:
+    """React to a node that went before training: gather again, if it was one of those that measure."""
+    assert news.member is not None
+    assert run.survey is not None
+    took_part = any(member is news.member for member in run.survey.members)
+    return [_tell_of(news), *(_gather(run, now) if took_part else [])]
+
+
+def see_off(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG001 - one signature for all reactions
+    """React to a node that wants to go before training: it may."""
+    assert isinstance(news.content, Leaving)
+    assert news.member is not None
+    return run.membership.left(news.member, news.content.reason)
+
+
+def _tell_of(news: News) -> Note:
+    match news.content:
+        case NodeJoined(member):
+            return Note(kind="joined", text=f"node {member.name} joined from {member.endpoint}", node=member.name)
+        case NodeGone(member, reason, polite):
+            verb = "has left" if polite else "is lost"
+            return Note(kind="lost", text=f"node {member.name} {verb}: {reason}", node=member.name, level="warning")
+    raise AssertionError(f"no news of a node: {news}")
+
+
+# --- measuring ------------------------------------------------------------------------------------------------------
+
+
+def take_profile(run: RunState, news: News, now: float) -> Outcome:
+    """React to Profiled."""
+    assert isinstance(news.content, Profiled)
+    assert news.member is not None
+    assert run.survey is not None
+    try:
+        outcome: Outcome = [*run.survey.take_profile(news.member, news.content.chain)]
+    except PlanError as error:
+        return fail(run, str(error), now)
+    if not run.survey.profiled:
+        _await_survey(run, now, PROFILE_LIMIT_S)
+        return outcome
+    run.state = State.MEASURING
+    outcome += run.survey.begin_links()
+    if run.survey.linked:
+        return [*outcome, *_plan(run)]
+    _await_survey(run, now, LINKS_LIMIT_S)
+    return [*outcome, Note(kind="measuring", text="the nodes time their links")]
+
+
+def take_links(run: RunState, news: News, now: float) -> Outcome:
+    """React to LinksMeasured."""
+    assert isinstance(news.content, LinksMeasured)
+    assert news.member is not None
+    assert run.survey is not None
+    outcome: Outcome = [*run.survey.take_links(news.member, news.content)]
+    if run.survey.linked:
+        return [*outcome, *_plan(run)]
+    if outcome:
+        _await_survey(run, now, LINKS_LIMIT_S)
+    return outcome
+
+
+def _await_survey(run: RunState, now: float, limit_s: float) -> None:
+    assert run.survey is not None
+    run.limit = Limit(now + limit_s, f"waited {limit_s:.0f} s in vain for {run.survey.waiting_for}")
+
+
+# --- planning -------------------------------------------------------------------------------------------------------
+
+
+def _plan(run: RunState) -> Outcome:
+    survey = run.survey
+    assert survey is not None
+    run.state = State.PLANNING
+    run.limit = None
+    run.generation += 1
+    first = survey.chains[survey.members[0].node_id]
+    train, validation = run.beginning.train_samples, run.beginning.validation_samples
+    return [
+        MakePlan(
+            generation=run.generation,
+            contacts=tuple(member.contact for member in survey.members),
+            devices={member.node_id: member.device for member in survey.members},
+            chains=dict(survey.chains),
+            links=dict(survey.links),
+            train_samples=train if train is not None else first.train_samples or 0,
+            validation_samples=validation if validation is not None else first.validation_samples or 0,
+        )
+    ]
+
+
+def end_without_plan(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG001 - one signature for all reactions
+    """React to PlanRefused."""
+    assert isinstance(news.content, PlanRefused)
+    return close(run, Ending(State.FAILED, 1, f"no plan: {news.content.reason}"))
+
+
+# --- loading --------------------------------------------------------------------------------------------------------
+
+
+def load_stages(run: RunState, news: News, now: float) -> Outcome:
+    """React to PlanMade: every node builds its stage."""
+    assert isinstance(news.content, PlanMade)
+    plan = news.content.plan
+    if plan.generation != run.generation:
+        return []  # of nodes that have gone since
+    checkpoint, data = run.beginning.checkpoint, run.beginning.data
+    if plan.train_samples < 1:
+        return fail(run, "the training data holds no samples", now)
+    if checkpoint is not None and checkpoint.blocks != plan.stages[-1].end_block:
+        blocks = plan.stages[-1].end_block
+        return fail(run, f"the checkpoint has {checkpoint.blocks} blocks, the model has {blocks}", now)
+    run.line = run.make_line(plan, run.beginning.first_step)
+    run.state = State.LOADING
+    offered: tuple[FileSpec, ...] = () if data is None else (data,)
+    outcome: Outcome = [StorePlan(plan=plan, attempt=run.attempt), Note(kind="planned", text=_describe(run))]
+    orders: Outcome = []
+    for index, stage in enumerate(plan.stages):
+        files = () if checkpoint is None else files_of_blocks(checkpoint, stage.first_block, stage.end_block)
+        offered += files
+        order = LoadStage(
+            plan=plan,
+            stage=index,
+            first_step=run.beginning.first_step,
+            checkpoint=files,
+            data=data if index == 0 else None,
+        )
+        member = run.membership.members[stage.contact.node_id]
+        orders.append(Tell(connection=member.control, message=order))
+    return [*outcome, OfferFiles(files=tuple({file.name: file for file in offered}.values())), *orders]
+
+
+def take_stage(run: RunState, news: News, now: float) -> Outcome:
+    """React to StageLoaded; when all stages stand, training begins."""
+    assert isinstance(news.content, StageLoaded)
+    assert news.member is not None
+    assert run.line is not None
+    loaded = news.content
+    if loaded.generation != run.generation or run.stage_of(news.member) != loaded.stage:
+        return []
+    run.line.parameters[loaded.stage] = loaded.parameter_count
+    if len(run.line.parameters) < len(run.line.plan.stages):
+        return []
+    return begin_training(run, now)
+
+
+def _describe(run: RunState) -> str:
+    assert run.line is not None
+    plan = run.line.plan
+    stages = ", ".join(run.line.name_stage(index) for index in range(len(plan.stages)))
+    spares = f"; spare: {', '.join(spare.name for spare in plan.spares)}" if plan.spares else ""
+    return f"plan {plan.generation}: {stages}{spares}" + (f" ({plan.reason})" if plan.reason else "")
