@@ -37,7 +37,7 @@ TENSOR_CODE = {
     "node": set(),
 }
 EDGES = {
-    "wire": set(),
+    "wire": {"identity", "network_interfaces", "private_file", "state_lock"},
     "compression": set(),
     "partition": set(),
     "node": set(),
