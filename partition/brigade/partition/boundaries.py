@@ -24,8 +24,14 @@ def trace(blocks: Sequence[nn.Module], inputs: Boundary) -> tuple[Boundary, ...]
     `blocks` are on the meta device, in training mode; `inputs` enters the first. Raises ConfigError that names
     the block which fails, returns what cannot be sent, or whose shapes are no linear function of the microbatch size.
     """
-    runs = [_run(blocks, inputs, samples) for samples in _SIZES]
-    return tuple(_boundary(describe(index, block), [run[index] for run in runs]) for index, block in enumerate(blocks))
+    values = [example(inputs, samples, "meta") for samples in _SIZES]
+    found = []
+    for index, original in enumerate(blocks):
+        block = copy.deepcopy(original)  # a forward may leave traces in its module
+        where = describe(index, block)
+        values = [_run(block, where, value, samples) for value, samples in zip(values, _SIZES, strict=True)]
+        found.append(_boundary(where, [flatten_output(value, where) for value in values]))
+    return tuple(found)
 
 
 def describe(index: int, block: nn.Module) -> str:
@@ -66,22 +72,14 @@ def example(boundary: Boundary, samples: int, device: torch.device | str) -> Any
     return tree.unflatten(boundary.structure, leaves)
 
 
-def _run(blocks: Sequence[nn.Module], inputs: Boundary, samples: int) -> list[tuple[list[Tensor], tree.Structure]]:
-    outputs = []
-    value = example(inputs, samples, "meta")
-    for index, original in enumerate(blocks):
-        block = copy.deepcopy(original)  # a forward may leave traces in its module
-        where = describe(index, block)
-        try:
-            with torch.device("meta"), torch.no_grad():
-                value = block(value)
-        except Exception as error:
-            raise ConfigError(
-                f"model: {where} cannot take what comes before it, for {samples} samples: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        outputs.append(flatten_output(value, where))
-    return outputs
+def _run(block: nn.Module, where: str, value: Any, samples: int) -> Any:
+    try:
+        with torch.device("meta"), torch.no_grad():
+            return block(value)
+    except Exception as error:
+        raise ConfigError(
+            f"model: {where} cannot take what comes before it, for {samples} samples: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _boundary(where: str, outputs: Sequence[tuple[list[Tensor], tree.Structure]]) -> Boundary:
