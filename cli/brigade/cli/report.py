@@ -2,17 +2,16 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from brigade.cli.curve import PLOT_EXTRA, Points, draw_terminal
-from brigade.wire.messages import StageStatistics
-from brigade.wire.plan import StagePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,25 +60,21 @@ class DemoReport:
         return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
 
 
-def link_traffic(stages: Sequence[StagePlan], statistics: Sequence[StageStatistics]) -> list[LinkTraffic]:
-    """Return the traffic of every link of a pipeline, from each stage's totals."""
+def link_traffic(stages: Sequence[Mapping[str, Any]]) -> list[LinkTraffic]:
+    """Return the traffic of every link of a pipeline, from the stages that a coordinator's status holds."""
     links = []
-    for index, (stage, totals) in enumerate(zip(stages, statistics, strict=True)):
-        name, tokens = stage.contact.name, max(totals.tokens, 1)
-        sides = (
-            (index + 1, "activations", stage.forward_codec, totals.forward_bytes, totals.forward_raw_bytes),
-            (index - 1, "gradients", stage.backward_codec, totals.backward_bytes, totals.backward_raw_bytes),
-        )
-        for other, carries, codec, encoded, raw in sides:
+    for index, stage in enumerate(stages):
+        tokens = max(stage["tokens"], 1)
+        for other, carries, way in ((index + 1, "activations", "forward"), (index - 1, "gradients", "backward")):
             if 0 <= other < len(stages):
                 links.append(
                     LinkTraffic(
-                        source=name,
-                        target=stages[other].contact.name,
+                        source=stage["node"],
+                        target=stages[other]["node"],
                         carries=carries,
-                        codec=codec,
-                        bytes_per_token=encoded / tokens,
-                        raw_bytes_per_token=raw / tokens,
+                        codec=stage[f"{way}_codec"],
+                        bytes_per_token=stage[f"{way}_bytes"] / tokens,
+                        raw_bytes_per_token=stage[f"{way}_raw_bytes"] / tokens,
                     )
                 )
     return links
@@ -105,8 +100,8 @@ def show(report: DemoReport, console: Console) -> None:
     say("")
     rate = report.tokens / report.training_s if report.training_s else 0.0
     say(
-        f"{report.steps} steps, {report.tokens:,} tokens, {report.parameters:,} parameters over {len(report.stages)} nodes "
-        f"in {report.training_s:.0f} s ({rate:,.0f} tokens/s); {report.total_s:.0f} s with start and report."
+        f"{report.steps} steps, {report.tokens:,} tokens, {report.parameters:,} parameters "
+        f"over {len(report.stages)} nodes in {report.training_s:.0f} s ({rate:,.0f} tokens/s); {report.total_s:.0f} s with start and report."
     )
     say(f"  model  {report.model}")
     say(f"  curve  {report.curve or PLOT_EXTRA}")

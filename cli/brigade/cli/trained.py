@@ -13,6 +13,7 @@ from brigade.partition.samples import Source
 from brigade.wire.run_spec import RunSpec
 
 EVALUATION_BATCH = 64
+TEMPERATURE = 0.8
 
 
 def load_trained(spec: RunSpec, path: Path) -> PlainModel:
@@ -36,6 +37,5 @@ def validation_loss(model: PlainModel, data: Source) -> float:
 
 
 def written_sample(model: PlainModel, prompt: str, length: int, seed: int) -> str:
-    """Return `prompt` and what the model writes after it, `length` bytes long."""
-    text = sample_text(model, prompt.encode(), length, 0.8, seed)
-    return text.decode("utf-8", errors="replace")
+    """Return `prompt` and the `length` bytes that the model writes after it."""
+    return prompt + sample_text(model, prompt.encode(), length, TEMPERATURE, seed).decode("utf-8", errors="replace")

@@ -7,30 +7,31 @@ import pytest
 from rich.console import Console
 
 from brigade.cli.report import DemoReport, link_traffic, show, write_json
-from brigade.wire.messages import StageStatistics
-from brigade.wire.plan import NodeContact, StagePlan
 
 
-def stage(name, first, end):
-    contact = NodeContact(node_id=name * 4, name=name, public_key="", endpoint="tcp://127.0.0.1:1")
-    return StagePlan(
-        contact=contact, first_block=first, end_block=end, forward_codec="bf16", backward_codec="int8:block=64"
-    )
+def stage(name, *, forward=0, forward_raw=0, backward=0, backward_raw=0, tokens=100):
+    return {
+        "node": name,
+        "forward_codec": "bf16",
+        "backward_codec": "int8:block=64",
+        "forward_bytes": forward,
+        "forward_raw_bytes": forward_raw,
+        "backward_bytes": backward,
+        "backward_raw_bytes": backward_raw,
+        "tokens": tokens,
+    }
 
 
-STAGES = [stage("ada", 0, 2), stage("grace", 2, 4), stage("linus", 4, 6)]
 # 100 tokens over a boundary of 128 numbers: 512 raw bytes a token; forward in 2 bytes a number, backward in 1.
-STATISTICS = [
-    StageStatistics(forward_bytes=25_600, forward_raw_bytes=51_200, tokens=100),
-    StageStatistics(
-        forward_bytes=25_600, forward_raw_bytes=51_200, backward_bytes=12_800, backward_raw_bytes=51_200, tokens=100
-    ),
-    StageStatistics(backward_bytes=12_800, backward_raw_bytes=51_200, tokens=100),
+STAGES = [
+    stage("ada", forward=25_600, forward_raw=51_200),
+    stage("grace", forward=25_600, forward_raw=51_200, backward=12_800, backward_raw=51_200),
+    stage("linus", backward=12_800, backward_raw=51_200),
 ]
 
 
 def test_each_link_has_its_bytes_per_token():
-    links = {(link.source, link.target): link for link in link_traffic(STAGES, STATISTICS)}
+    links = {(link.source, link.target): link for link in link_traffic(STAGES)}
     assert set(links) == {("ada", "grace"), ("grace", "linus"), ("grace", "ada"), ("linus", "grace")}
     forward, backward = links["ada", "grace"], links["linus", "grace"]
     assert (forward.carries, forward.codec) == ("activations", "bf16")
@@ -40,8 +41,8 @@ def test_each_link_has_its_bytes_per_token():
 
 
 def test_one_stage_has_no_links_and_no_tokens_is_no_division():
-    assert link_traffic(STAGES[:1], STATISTICS[:1]) == []
-    idle = link_traffic(STAGES[:2], [StageStatistics(), StageStatistics()])
+    assert link_traffic(STAGES[:1]) == []
+    idle = link_traffic([stage("ada", tokens=0), stage("grace", tokens=0)])
     assert [link.ratio for link in idle] == [0.0, 0.0]
 
 
@@ -60,7 +61,7 @@ def report():
         validation_loss=5.1,
         unigram_loss=3.325,
         bigram_loss=2.497,
-        links=link_traffic(STAGES, STATISTICS),
+        links=link_traffic(STAGES),
         sample="BRUTUS:\n[not markup] Ay.",
         model="runs/demo/model.safetensors",
         run_file="runs/demo/demo.toml",

@@ -1,0 +1,113 @@
+"""The state of a run as a page in the terminal, from the JSON that its coordinator tells."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+Status = Mapping[str, Any]
+UNKNOWN = "-"
+
+
+def status_page(status: Status) -> Group:
+    """Return headline, stages and nodes."""
+    parts: list[Text | Table] = [Text(line) for line in headline(status)]
+    if status["stages"]:
+        parts += [Text(), stage_table(status)]
+        if status["plan_reason"]:
+            parts.append(Text(f"plan: {status['plan_reason']}", style="dim"))
+    if status["nodes"]:
+        parts += [Text(), node_table(status)]
+    return Group(*parts)
+
+
+def headline(status: Status) -> list[str]:
+    """Return what a person wants to know first, a line each."""
+    state = f"{status['run']}: {status['state']}, {status['step']} of {status['max_steps']} steps done"
+    if status["waiting_for"]:
+        state += f", waiting for {status['waiting_for']}"
+    lines = [state]
+    if status["reason"]:
+        lines.append(f"reason: {status['reason']}")
+    facts = []
+    if status["loss"] is not None:
+        facts.append(f"loss {status['loss']:.4f}")
+    if status["validation_loss"] is not None:
+        facts.append(f"validation loss {status['validation_loss']:.4f} after step {status['validation_step']}")
+    if status["tokens_per_s"]:
+        facts.append(f"{status['tokens_per_s']:,.0f} tokens/s")
+    if status["time_left_s"] is not None:
+        facts.append(f"{timedelta(seconds=round(status['time_left_s']))} left")
+    if status["checkpoint_steps"] is not None:
+        facts.append(f"checkpoint after step {status['checkpoint_steps']}")
+    if facts:
+        lines.append(", ".join(facts))
+    if status["model"]:
+        lines.append(f"model: {status['model']}")
+    return lines
+
+
+def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """Return a table without a frame; columns named in `right` are numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left")
+    return table
+
+
+def stage_table(status: Status) -> Table:
+    """Return a row a stage: who holds which blocks, and how its compute and its links do."""
+    right = ("stage", "share", "sent", "wait")
+    table = plain_table("stage", "node", "blocks", "share", "link", "codec there / back", "sent", "wait", right=right)
+    for row in status["stages"]:
+        raw = row["forward_raw_bytes"] + row["backward_raw_bytes"]
+        sent = row["forward_bytes"] + row["backward_bytes"]
+        codecs = f"{row['forward_codec']} / {row['backward_codec']}"
+        cells = (
+            str(row["stage"]),
+            row["node"],
+            block_range(row["first_block"], row["end_block"] - 1),
+            percent(row["compute_share"]),
+            link_text(row),
+            codecs,
+            f"{raw / sent:.1f}x less" if sent else UNKNOWN,
+            percent(row["wait_share"]),
+        )
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def node_table(status: Status) -> Table:
+    """Return a row a node: its device, and what it does now."""
+    table = plain_table("node", "id", "stage", "device", "heard", "doing", right=("stage", "heard"))
+    for row in status["nodes"]:
+        stage = "spare" if row["stage"] is None else str(row["stage"])
+        doing = "leaving" if row["leaving"] else row["doing"] or UNKNOWN
+        cells = (row["node"], row["node_id"], stage, row["device"], f"{row['heard_s_ago']:.1f} s ago", doing)
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def block_range(first: int, last: int) -> str:
+    """Return the numbers of consecutive blocks."""
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def link_text(row: Status) -> str:
+    """Return where the stage's activations go, and how fast the link was when it was measured."""
+    if not row["link_to"]:
+        return UNKNOWN
+    text = f"-> {row['link_to']}"
+    if row["link_bytes_per_s"]:
+        text += f", {row['link_bytes_per_s'] / 1e6:,.0f} MB/s"
+    if row["link_rtt_s"] is not None:
+        text += f", {row['link_rtt_s'] * 1e3:.1f} ms"
+    return text
+
+
+def percent(share: float | None) -> str:
+    """Return a share between 0 and 1 as a percentage."""
+    return UNKNOWN if share is None else f"{share:.0%}"
