@@ -47,7 +47,7 @@ class Measurements:
         self.in_flight = cache(self._in_flight)
 
     def _needed(self, node: int, in_flight: int) -> NDArray[np.int64]:
-        return needed_bytes(self.blocks[node], in_flight, self.recompute)
+        return needed_bytes(self.blocks[node], in_flight)
 
     def _in_flight(self, stages: int) -> tuple[int, ...]:
         return peak_in_flight(build(self.schedule, stages, self.microbatches))

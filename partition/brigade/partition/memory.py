@@ -12,20 +12,17 @@ USABLE_SHARE = 0.9  # of a node's memory; the rest is for fragments, the process
 COPIES_IN_QUEUES = 4  # at each boundary: one value coming, one going, each as tensor and as encoded frames
 
 
-def needed_bytes(blocks: Sequence[BlockCost], in_flight: int, recompute: bool) -> NDArray[np.int64]:
+def needed_bytes(blocks: Sequence[BlockCost], in_flight: int) -> NDArray[np.int64]:
     """Return the bytes that a stage of blocks [a, b) needs, at [a, b]; entries with a >= b mean nothing.
 
     Weights, gradients and optimizer state once; what the backward needs for `in_flight` microbatches and for the one
-    being worked on; queues at both boundaries. With `recompute`, microbatches in flight keep only what enters each
-    block, and one at a time is expanded.
+    being worked on; queues at both boundaries.
     """
     persistent = _sums([block.parameter_bytes + block.gradient_bytes + block.optimizer_bytes for block in blocks])
     saved = _sums([block.saved_bytes for block in blocks])
-    crossing = np.array([0, *(block.output_bytes for block in blocks)], dtype=np.int64)
-    crossing[-1] = 0  # the last block's output becomes a loss at once; it is part of what that block saves
-    queues = COPIES_IN_QUEUES * (crossing[:, None] + crossing[None, :])
-    held = in_flight * _sums([int(size) for size in crossing[:-1]]) + saved if recompute else (in_flight + 1) * saved
-    needed: NDArray[np.int64] = persistent + held + queues
+    crossing = np.array([0, *(block.output_bytes for block in blocks[:-1]), 0], dtype=np.int64)
+    queues = COPIES_IN_QUEUES * np.add.outer(crossing, crossing)
+    needed: NDArray[np.int64] = persistent + (in_flight + 1) * saved + queues
     return needed
 
 

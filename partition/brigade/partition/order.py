@@ -11,7 +11,7 @@ import numpy as np
 from brigade.partition.fixed_order import CostTables, Split, solve_order
 
 EXHAUSTIVE_NODES = 6
-MOST_SWEEPS = 5  # over all reversals, for each number of stages
+MOST_SWEEPS = 2  # over all reversals, for each number of stages
 
 
 def rank_orders(tables: CostTables, stages: int | None, keep: int = 1) -> dict[int, list[Split]]:

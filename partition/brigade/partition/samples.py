@@ -4,8 +4,6 @@ A factory data set needs user code and torch; nodes open it (`brigade.node.datas
 """
 
 import math
-import zipfile
-import zlib
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, Literal
@@ -164,18 +162,15 @@ def _read_arrays(path: Path) -> tuple[Array, Array]:
             raise ConfigError(f"data.path: {path} holds {found}; {expected}")
         try:
             return archive["inputs"], archive["targets"]
-        except _BAD_FILE as error:
+        except Exception as error:
             raise ConfigError(f"data.path: {path} cannot be read ({error}); {expected}") from error
-
-
-_BAD_FILE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 
 
 def _load(path: Path, expected: str) -> Any:
     _size(path)
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except _BAD_FILE as error:
+    except Exception as error:
         raise ConfigError(f"data.path: {path} cannot be read ({error}); {expected}") from error
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from brigade.partition.cost_tables import Links, Measurements
-from brigade.partition.fixed_order import Split
+from brigade.partition.fixed_order import NEAR, Split
 from brigade.partition.order import rank_orders
 from brigade.partition.refusal import explain_refusal, format_blocks
 from brigade.partition.schedule import build
@@ -170,15 +170,11 @@ def _reason(measured: Measurements, chosen: Proposal, proposals: Sequence[Propos
         f"the slowest stage is {names[slowest]} with {format_blocks(split.cuts[slowest], split.cuts[slowest + 1])}, "
         f"{format_seconds(seconds[slowest])} a microbatch"
     )
-    if split.bottleneck_s > max(seconds):
+    if split.bottleneck_s > max(seconds) * NEAR:
         text += f", but a link takes {format_seconds(split.bottleneck_s)} a microbatch"
-    others = [
-        f"{len(other.split.order)} would take {format_seconds(other.step_s)}"
-        for other in proposals
-        if other is not chosen
-    ]
-    if others:
-        text += f"; of other numbers of stages, {', '.join(others)}"
+    for other in proposals:
+        if abs(len(other.split.order) - len(split.order)) == 1:
+            text += f"; {len(other.split.order)} stages would take {format_seconds(other.step_s)}"
     return text
 
 
