@@ -124,6 +124,6 @@ class Assembly:
 
 def _memory(size: int) -> memoryview:
     try:
-        return memoryview(np.empty(size, dtype=np.uint8))
+        return np.empty(size, dtype=np.uint8).data
     except (MemoryError, ValueError) as error:
         raise RemoteProtocolError(f"no memory for a piece of {size} bytes") from error

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from brigade.wire.limits import DEFAULT_LIMITS
 from brigade.wire.session_packets import MAX_PIECES, Buffer, Versions
 from brigade.wire.verdict import Code, Verdict
 
@@ -13,7 +14,7 @@ class SessionOptions:
 
     versions: Versions = field(default_factory=lambda: Versions(1, 1))
     window_bytes: int = 32 * 1024 * 1024  # un-consumed at the receiver, and in flight from the sender
-    max_message_bytes: int = 8 * 1024**3
+    max_message_bytes: int = DEFAULT_LIMITS.max_message_bytes
     max_pieces: int = MAX_PIECES
     greeting_deadline_s: float = 10.0
     silence_limit_s: float = 30.0

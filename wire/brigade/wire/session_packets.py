@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from brigade.wire.errors import RemoteProtocolError
+from brigade.wire.limits import DEFAULT_LIMITS
 
 Buffer = bytes | bytearray | memoryview
 
@@ -23,7 +24,7 @@ MAGIC = b"BB"
 FRAGMENT_BYTES = 256 * 1024
 MAX_PARTS = 64  # frames of one data packet
 PRIORITIES = 4
-MAX_PIECES = 1 << 16  # a table of sizes never exceeds 512 KiB, whatever the limits say
+MAX_PIECES = DEFAULT_LIMITS.max_frames + 1  # header and frames of one message
 MAX_HEADER_BYTES = 512
 REASON_BYTES = 600
 CODE_BYTES = 40

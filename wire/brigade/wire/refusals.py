@@ -1,0 +1,30 @@
+"""Refused strangers, reported once for each address and kind in a while."""
+
+from brigade.wire.verdict import Code
+
+
+class RefusalFilter:
+    """Says whether a refusal is news; remembers a bounded number of addresses."""
+
+    def __init__(self, interval_s: float = 60.0, most: int = 1024) -> None:
+        self._interval_s = interval_s
+        self._most = most
+        self._reported: dict[tuple[str, Code], float] = {}
+        self.suppressed = 0
+
+    def is_news(self, host: str, code: Code, now: float) -> bool:
+        """Tell whether to report this one, and remember it."""
+        key = (host, code)
+        last = self._reported.get(key)
+        if last is not None and now - last < self._interval_s:
+            self.suppressed += 1
+            return False
+        self._reported.pop(key, None)
+        while len(self._reported) >= self._most:
+            del self._reported[next(iter(self._reported))]
+        self._reported[key] = now
+        return True
+
+    def heard_lately(self, host: str, now: float) -> bool:
+        """Tell whether anything was reported about this address within the interval."""
+        return any(h == host and now - at < self._interval_s for (h, _), at in self._reported.items())
