@@ -9,9 +9,9 @@ import mmap
 from collections.abc import Sequence
 from pathlib import Path
 
+from brigade.wire.connection import Connection
 from brigade.wire.errors import CheckpointError, RemoteProtocolError
 from brigade.wire.messages import FilePart, FileSpec, FileWanted
-from brigade.wire.transport import Connection
 
 PART_BYTES = 1024 * 1024
 BULK_PRIORITY = 3
@@ -100,7 +100,7 @@ class FileExchange:
 
         Raises CheckpointError when it cannot be had whole.
         """
-        target = self.cache_dir / spec.sha256
+        target = self.cache_dir / spec.sha256 / spec.name.rpartition("/")[2]
         if target.exists() and target.stat().st_size == spec.size and sha256_of(target) == spec.sha256:
             return target
         if self._connection is None:

@@ -92,9 +92,10 @@ class CoordinatorLost:
 
 @dataclass(frozen=True, slots=True)
 class LeaveAsked:
-    """The machine's owner wants the node to go."""
+    """The machine's owner wants the node to go; asked again, at once."""
 
     reason: str
+    exit_code: int = 0
 
 
 NodeEvent = Told | ChainMeasured | LinksTimed | StageBuilt | WorkFailed | CoordinatorLost | LeaveAsked
@@ -172,16 +173,7 @@ class EndDaemon:
 
 
 NodeCommand = (
-    EnterRun
-    | MeasureChain
-    | TimeLinks
-    | BuildStage
-    | BeginStage
-    | DecideStep
-    | Tell
-    | DropStage
-    | Rejoin
-    | EndDaemon
+    EnterRun | MeasureChain | TimeLinks | BuildStage | BeginStage | DecideStep | Tell | DropStage | Rejoin | EndDaemon
 )
 
 
@@ -193,6 +185,7 @@ class NodeCore:
         self.generation = -1
         self.stage = -1
         self.leaving = False
+        self._leave_code = 0
 
     def handle(self, event: NodeEvent, now: float) -> list[NodeCommand]:  # noqa: ARG002 - one signature for all cores
         """Take one event and return what to do next, in order.
@@ -225,12 +218,12 @@ class NodeCore:
                 return [Tell(NodeFailed(stage=stage, step=step, what=what, error=error)), DropStage()]
             case CoordinatorLost(reason):
                 if self.leaving:
-                    return self._end(0, f"left; the coordinator had gone: {reason}")
+                    return self._end(self._leave_code, f"left; the coordinator had gone: {reason}")
                 self.state = State.GREETING
                 self.generation = self.stage = -1
                 return [DropStage(), Rejoin(reason)]
-            case LeaveAsked(reason):
-                return self._leave(reason)
+            case LeaveAsked(reason, exit_code):
+                return self._leave(reason, exit_code)
 
     def next_deadline(self) -> float | None:
         """Return None: deadlines belong to the session and to the coordinator."""
@@ -242,16 +235,17 @@ class NodeCore:
         self.state = State.IDLE
         return [tell]
 
-    def _leave(self, reason: str) -> list[NodeCommand]:
+    def _leave(self, reason: str, exit_code: int) -> list[NodeCommand]:
         if self.leaving:
-            return self._end(130, "left at once")
+            return self._end(exit_code, "left without waiting for the coordinator")
         self.leaving = True
+        self._leave_code = exit_code
         if self.state is State.GREETING:
-            return self._end(0, "left before joining")
+            return self._end(exit_code, "left before joining")
         told: list[NodeCommand] = [Tell(Leaving(reason=reason))]
         if self.state is State.TRAINING:
             return told  # the coordinator lets the step end, saves, and then ends the run or replaces us
-        return [*told, *self._end(0, f"left: {reason}")]
+        return [*told, *self._end(exit_code, f"left: {reason}")]
 
     def _end(self, exit_code: int, reason: str) -> list[NodeCommand]:
         self.state = State.OVER
@@ -311,7 +305,8 @@ class NodeCore:
 
     def _ended(self, message: Message) -> list[NodeCommand]:
         assert isinstance(message, RunEnded)
-        return self._end(0 if message.success or self.leaving else 1, message.reason)
+        exit_code = self._leave_code if self.leaving else 0 if message.success else 1
+        return self._end(exit_code, message.reason)
 
     def _ignored(self, message: Message) -> list[NodeCommand]:  # noqa: ARG002 - a handler of the table
         return []

@@ -12,7 +12,7 @@ class NodeOptions:
     name: str | None = None
     state_dir: Path | None = None  # None: the first free one below $XDG_STATE_HOME/brigade/nodes
     device: str = "auto"  # auto, cpu, cuda:N, mps
-    listen: str = "0.0.0.0:0"  # noqa: S104 - neighbours dial in; CURVE and the roster keep strangers out
+    listen: str = "0.0.0.0:0"
     advertise: str = ""  # host that other nodes shall use; empty: the address that the coordinator sees
     threads: int | None = None  # of torch; None: the cores that are free for this node
     memory_limit_bytes: int = 0  # 0: what the device has

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from brigade.compression.codec import Codec, build_codec
@@ -63,9 +62,7 @@ def pack_activation(plan: Plan, slot: Slot, parcel: Parcel, codec: Codec, seed: 
     return Outgoing(message, [*frames, *target_frames], raw_bytes)
 
 
-def unpack_activation(
-    message: Activation, frames: Sequence[Buffer], boundary: Boundary, sample_count: int, device: torch.device
-) -> Parcel:
+def unpack_activation(message: Activation, frames: Sequence[Buffer], boundary: Boundary, sample_count: int) -> Parcel:
     """Decode what the previous stage has sent, holding it against the plan.
 
     Raises RemoteProtocolError for any nesting, dtype, shape or sample count that the plan does not say.
@@ -79,9 +76,9 @@ def unpack_activation(
     expected = [(leaf.dtype, leaf.shape(sample_count)) for leaf in boundary.leaves]
     if not tree.same_shape(boundary.structure, message.value.structure):
         raise RemoteProtocolError("the nesting of an activation differs from the plan's boundary")
-    value = tree.unflatten(message.value.structure, unpack(message.value.tensors, own, expected, device))
+    value = tree.unflatten(message.value.structure, unpack(message.value.tensors, own, expected))
     tree.check(message.targets.structure, len(message.targets.tensors))
-    targets = tree.unflatten(message.targets.structure, unpack(message.targets.tensors, theirs, None, device))
+    targets = tree.unflatten(message.targets.structure, unpack(message.targets.tensors, theirs, None))
     return Parcel(value, targets, message.samples, message.step_target_count)
 
 
@@ -93,7 +90,7 @@ def pack_gradient(plan: Plan, slot: Slot, gradients: Sequence[Tensor | None], co
 
 
 def unpack_gradient(
-    message: Gradient, frames: Sequence[Buffer], boundary: Boundary, sample_count: int, device: torch.device
+    message: Gradient, frames: Sequence[Buffer], boundary: Boundary, sample_count: int
 ) -> list[Tensor | None]:
     """Decode the gradients of the boundary's leaves, in their order; None where there is none.
 
@@ -108,7 +105,7 @@ def unpack_gradient(
     if len(present) != len(message.value.tensors):
         raise RemoteProtocolError("a gradient holds something that is not a tensor")
     expected = [(leaf.dtype, leaf.shape(sample_count)) for leaf in present]
-    tensors = iter(unpack(message.value.tensors, list(frames), expected, device))
+    tensors = iter(unpack(message.value.tensors, list(frames), expected))
     return [None if place is None else next(tensors) for place in places]
 
 
@@ -116,15 +113,16 @@ def pack_tied(
     kind: type[TiedGradient] | type[TiedWeight], plan: Plan, step: int, parameter: str, tensor: Tensor
 ) -> Outgoing:
     """Encode the gradient or the value of a tied parameter, without loss."""
-    headers, frames = pack([tensor], build_codec(RAW), 0)
+    # a copy: frames share memory until they are sent, and the next update comes before that
+    headers, frames = pack([tensor.clone()], build_codec(RAW), 0)
     message = kind(run_id=plan.run_id, generation=plan.generation, step=step, parameter=parameter, tensor=headers[0])
     return Outgoing(message, frames, tensor.numel() * 4)
 
 
-def unpack_tied(header: TensorHeader, frames: Sequence[Buffer], like: Tensor, device: torch.device) -> Tensor:
+def unpack_tied(header: TensorHeader, frames: Sequence[Buffer], like: Tensor) -> Tensor:
     """Decode a tied parameter's gradient or value; it must have the dtype and shape of `like`."""
     expected = [(str(like.dtype).removeprefix("torch."), tuple(like.shape))]
-    return unpack([header], list(frames), expected, device)[0]
+    return unpack([header], list(frames), expected)[0]
 
 
 def _pack_value(value: Any, codec: Codec, seed: int) -> tuple[ValueHeader, list[Buffer], int]:
@@ -134,9 +132,7 @@ def _pack_value(value: Any, codec: Codec, seed: int) -> tuple[ValueHeader, list[
     return ValueHeader(structure=structure, tensors=headers), frames, raw_bytes
 
 
-def _split(
-    frames: Sequence[Buffer], value: ValueHeader, targets: ValueHeader
-) -> tuple[list[Buffer], list[Buffer]]:
+def _split(frames: Sequence[Buffer], value: ValueHeader, targets: ValueHeader) -> tuple[list[Buffer], list[Buffer]]:
     own = sum(header.frames for header in value.tensors)
     theirs = sum(header.frames for header in targets.tensors)
     if own + theirs != len(frames):

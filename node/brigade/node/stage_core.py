@@ -135,7 +135,11 @@ class StageCore:
             self.dropped[f"repeated or stale {what}"] += 1
             return False
         count = self._evaluation_count if slot.evaluation else self._batching.microbatch_count(slot.step)
-        if slot.step > self.step + 1 or not 0 <= slot.index < count or (self._first if what == "activation" else self._last):
+        if (
+            slot.step > self.step + 1
+            or not 0 <= slot.index < count
+            or (self._first if what == "activation" else self._last)
+        ):
             raise RemoteProtocolError(
                 f"stage {self.stage} in step {self.step} got an unexpected {what} of microbatch {slot.index} "
                 f"of step {slot.step}"

@@ -12,7 +12,6 @@ class TiedRoles:
 
     `owned`: follower keys on other stages whose owner lives here, to the follower's stage.
     `followed`: follower keys on this stage whose owner lives elsewhere, to the owner's stage.
-    Followers on one stage share one parameter, so each stage is named once a parameter, by its first key.
     """
 
     owned: Mapping[str, int]
@@ -35,14 +34,10 @@ def tied_roles(plan: Plan, stage: int) -> TiedRoles:
     followed: dict[str, int] = {}
     for tied in plan.tied:
         owner_stage = stage_of_key(plan, tied.owner)
-        seen = {owner_stage}
         for key in tied.followers:
             follower_stage = stage_of_key(plan, key)
-            if follower_stage in seen:
-                continue
-            seen.add(follower_stage)
-            if owner_stage == stage:
+            if owner_stage == stage != follower_stage:
                 owned[key] = follower_stage
-            elif follower_stage == stage:
+            elif follower_stage == stage != owner_stage:
                 followed[key] = owner_stage
     return TiedRoles(owned, followed)

@@ -28,28 +28,36 @@ class JsonLines(logging.Formatter):
         return json.dumps(entry, default=str)
 
 
+class PlainLines(logging.Formatter):
+    """Format a record for a person: information as it is, anything graver with its level in front."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, without its end."""
+        prefix = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        return prefix + record.getMessage()
+
+
 class QuietFileHandler(logging.handlers.RotatingFileHandler):
     """A rotating file that never takes the program down: a full or missing disk costs lines only."""
 
-    def handleError(self, record: logging.LogRecord) -> None:
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name of the standard library
         """Drop the record: the log must not stop what it describes."""
 
 
 def open_journal(state_dir: Path, *, verbosity: int = 0, file_name: str = "log.jsonl") -> None:
-    """Send the program's log to `state_dir/log.jsonl` and its warnings to stderr.
+    """Send the program's log to `state_dir/log.jsonl` and what a person should see to stderr.
 
-    `verbosity`: -1 errors, 0 warnings, 1 information, 2 everything on stderr; the file holds information and more,
-    and everything from 2 on.
+    `verbosity` on stderr: -1 warnings and errors, 0 milestones as well (information), 1 and more everything.
     """
     root = logging.getLogger("brigade")
     for handler in list(root.handlers):
         root.removeHandler(handler)
         handler.close()
-    root.setLevel(logging.DEBUG if verbosity >= 2 else logging.INFO)
+    root.setLevel(logging.DEBUG if verbosity >= 1 else logging.INFO)
     root.propagate = False
     terminal = logging.StreamHandler()
-    terminal.setLevel({-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
-    terminal.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    terminal.setLevel({-1: logging.WARNING, 0: logging.INFO}.get(verbosity, logging.DEBUG))
+    terminal.setFormatter(PlainLines())
     root.addHandler(terminal)
     try:
         file = QuietFileHandler(

@@ -1,0 +1,64 @@
+"""What the compute thread does before training: time the chain, build the stage."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from brigade.node.datasets import open_source
+from brigade.node.microbatches import Microbatches
+from brigade.node.stage_compute import StageCompute
+from brigade.node.tied import tied_roles
+from brigade.partition.batching import Batching
+from brigade.partition.chain import build_chain
+from brigade.partition.measure import measure_chain
+from brigade.wire.costs import ChainReport
+from brigade.wire.messages import LoadStage
+from brigade.wire.plan import Boundary
+from brigade.wire.run_spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StageParts:
+    """A stage that stands, and the stages that it exchanges tensors with."""
+
+    compute: StageCompute
+    microbatches: Microbatches
+    linked_stages: tuple[int, ...]
+
+
+def measure_device(spec: RunSpec, inputs: Boundary | None, device: torch.device) -> ChainReport:
+    """Time the blocks of the run's chain on this device; data of a factory is opened for its shape and its size."""
+    source = None
+    if inputs is None:
+        source = open_source(spec.data)
+        inputs = source.inputs
+    training = spec.training
+    samples = source.train_count if source is not None else training.batch_size
+    sizes = Batching(
+        samples=samples, batch_size=training.batch_size, microbatches=training.microbatches, seed=spec.seed
+    )
+    chain = build_chain(spec.model)
+    measured = measure_chain(chain, inputs, training, sizes.microbatch_samples, device)
+    if source is None:
+        return measured
+    return replace(measured, train_samples=source.train_count, validation_samples=source.validation_count)
+
+
+def build_stage(
+    spec: RunSpec, order: LoadStage, checkpoint: Sequence[Path], data: Path | None, device: torch.device
+) -> StageParts:
+    """Build a stage from the seed, or from the files of a checkpoint."""
+    plan, stage = order.plan, order.stage
+    compute = StageCompute(build_chain(spec.model), plan, stage, spec, device)
+    if checkpoint:
+        compute.load_files(checkpoint)
+    else:
+        compute.load_initial()
+    microbatches = Microbatches(spec, plan)
+    if stage == 0:
+        microbatches.open(data)
+    roles = tied_roles(plan, stage)
+    linked = {stage - 1, stage + 1, *roles.owned.values(), *roles.followed.values()}
+    return StageParts(compute, microbatches, tuple(sorted(k for k in linked if 0 <= k < len(plan.stages))))

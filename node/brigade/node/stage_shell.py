@@ -1,0 +1,362 @@
+"""Carries out what a stage's core asks for: the compute thread, the codec pool, the links.
+
+A shell without decisions: each command becomes work, each result an event.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from torch import Tensor
+
+from brigade.compression.codec import Codec, build_codec
+from brigade.node import stage_events as ev
+from brigade.node.microbatches import Microbatches
+from brigade.node.parcels import (
+    Outgoing,
+    Parcel,
+    pack_activation,
+    pack_gradient,
+    pack_tied,
+    unpack_activation,
+    unpack_gradient,
+    unpack_tied,
+)
+from brigade.node.stage_compute import StageCompute
+from brigade.node.stage_core import StageCore
+from brigade.node.stage_error import StageError
+from brigade.node.state_files import StateFile
+from brigade.node.tied import tied_roles
+from brigade.partition.seeds import derive
+from brigade.wire.encoding import Message
+from brigade.wire.errors import RemoteProtocolError
+from brigade.wire.messages import Activation, Gradient, Slot, StageStatistics, TiedGradient, TiedWeight
+from brigade.wire.plan import Plan
+from brigade.wire.run_spec import RunSpec
+
+log = logging.getLogger(__name__)
+
+GRADIENT_PRIORITY = 1
+ACTIVATION_PRIORITY = 2
+
+T = TypeVar("T")
+
+
+class Surroundings(Protocol):
+    """What a stage needs from its daemon."""
+
+    def tell(self, message: Message) -> None:
+        """Send a message to the coordinator."""
+
+    def pass_on(self, stage: int, outgoing: Outgoing, priority: int) -> None:
+        """Send an encoded message to the node of another stage."""
+
+    def save(self, step: int, snapshot: Mapping[str, StateFile]) -> None:
+        """Write a snapshot to files in the background, announce and send them."""
+
+    def fail(self, error: StageError) -> None:
+        """Report that the stage cannot go on."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the shell itself counts in one step."""
+
+    began: float
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+    forward_bytes: int = 0
+    forward_raw_bytes: int = 0
+    backward_bytes: int = 0
+    backward_raw_bytes: int = 0
+
+
+class StageShell:
+    """One stage of one plan, alive: arrivals go in, commands of the core are carried out."""
+
+    def __init__(
+        self,
+        *,
+        plan: Plan,
+        stage: int,
+        first_step: int,
+        spec: RunSpec,
+        compute: StageCompute,
+        microbatches: Microbatches,
+        compute_pool: ThreadPoolExecutor,
+        codec_pool: ThreadPoolExecutor,
+        surroundings: Surroundings,
+    ) -> None:
+        self.plan = plan
+        self.stage = stage
+        self.core = StageCore(plan, stage, microbatches.batching, microbatches.evaluation_count, first_step)
+        self._spec = spec
+        self._compute = compute
+        self._microbatches = microbatches
+        self._compute_pool = compute_pool
+        self._codec_pool = codec_pool
+        self._around = surroundings
+        own = plan.stages[stage]
+        self._forward_codec: Codec = build_codec(own.forward_codec)
+        self._backward_codec: Codec = build_codec(own.backward_codec)
+        self._tied = tied_roles(plan, stage)
+        self._parcels: dict[Slot, Parcel] = {}  # arrived, or made here, until the forward
+        self._gradients: dict[Slot, list[Tensor | None]] = {}  # arrived, until the backward
+        self._outputs: dict[Slot, Parcel] = {}  # computed, until sent
+        self._input_gradients: dict[Slot, list[Tensor | None]] = {}
+        self._tied_arrived: dict[tuple[str, int, str], Tensor] = {}
+        self._tally = Tally(time.monotonic())
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: ev.StageEvent) -> None:
+        """Feed the core and carry out what it asks for."""
+        if self._closed:
+            return
+        before = self.core.step
+        for command in self.core.handle(event, time.monotonic()):
+            self._carry_out(command)
+        if self.core.step != before:
+            self._forget_before(self.core.step)
+
+    def arrived(self, from_node: str, message: Message, frames: list[memoryview]) -> None:
+        """Take a message of another stage; raises RemoteProtocolError when it does not fit the plan.
+
+        Messages of another run or generation are counted and dropped.
+        """
+        if not isinstance(message, Activation | Gradient | TiedGradient | TiedWeight):
+            raise RemoteProtocolError(f"{type(message).__name__} does not travel between stages")
+        if message.run_id != self.plan.run_id or message.generation != self.plan.generation:
+            self.core.dropped["other generation"] += 1
+            return
+        if self.plan.stages[self._sender_of(message)].contact.node_id != from_node:
+            raise RemoteProtocolError(f"{type(message).__name__} came from a node that does not hold that stage")
+        match message:
+            case Activation():
+                self._spawn(self._take_activation(message, frames))
+            case Gradient():
+                self._spawn(self._take_gradient(message, frames))
+            case TiedGradient() | TiedWeight():
+                self._spawn(self._take_tied(message, frames))
+
+    def close(self) -> None:
+        """Stop: nothing that is under way will have an effect any more."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+
+    def _forget_before(self, step: int) -> None:
+        """Drop what arrived twice, or too late, for steps that are over."""
+        self._parcels = {slot: parcel for slot, parcel in self._parcels.items() if slot.step >= step}
+        self._gradients = {slot: gradients for slot, gradients in self._gradients.items() if slot.step >= step}
+        self._tied_arrived = {key: tensor for key, tensor in self._tied_arrived.items() if key[1] >= step}
+
+    def _sender_of(self, message: Activation | Gradient | TiedGradient | TiedWeight) -> int:
+        match message:
+            case Activation():
+                sender = self.stage - 1
+            case Gradient():
+                sender = self.stage + 1
+            case TiedGradient(parameter=parameter):
+                sender = self._tied.owned.get(parameter, -1)
+            case TiedWeight(parameter=parameter):
+                sender = self._tied.followed.get(parameter, -1)
+        if not 0 <= sender < len(self.plan.stages):
+            raise RemoteProtocolError(f"stage {self.stage} expects no {type(message).__name__}")
+        return sender
+
+    async def _take_activation(self, message: Activation, frames: list[memoryview]) -> None:
+        count = self._microbatches.sample_count(message.slot)
+        boundary = self.plan.boundaries[self.stage - 1]
+        parcel = await self._decode(unpack_activation, message, frames, boundary, count)
+        self._parcels.setdefault(message.slot, parcel)
+        self.handle(ev.ActivationArrived(message.slot))
+
+    async def _take_gradient(self, message: Gradient, frames: list[memoryview]) -> None:
+        count = self._microbatches.sample_count(message.slot)
+        boundary = self.plan.boundaries[self.stage]
+        gradients = await self._decode(unpack_gradient, message, frames, boundary, count)
+        self._gradients.setdefault(message.slot, gradients)
+        self.handle(ev.GradientArrived(message.slot))
+
+    async def _take_tied(self, message: TiedGradient | TiedWeight, frames: list[memoryview]) -> None:
+        like = self._compute.tied_parameter(message.parameter)
+        tensor = await self._decode(unpack_tied, message.tensor, frames, like)
+        kind = type(message).__name__
+        self._tied_arrived.setdefault((kind, message.step, message.parameter), tensor)
+        if isinstance(message, TiedGradient):
+            self.handle(ev.TiedGradientArrived(message.step, message.parameter))
+        else:
+            self.handle(ev.TiedWeightArrived(message.step, message.parameter))
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, command: ev.StageCommand) -> None:
+        match command:
+            case ev.RunForward(slot):
+                self._spawn(self._run_forward(slot))
+            case ev.RunBackward(slot):
+                self._spawn(self._run_backward(slot))
+            case ev.SendActivation(slot):
+                self._spawn(self._send_activation(slot))
+            case ev.SendGradient(slot):
+                self._spawn(self._send_gradient(slot))
+            case ev.SendTiedGradients(step):
+                self._spawn(self._send_tied(TiedGradient, step))
+            case ev.AddTiedGradient(step, parameter):
+                tensor = self._tied_arrived.pop(("TiedGradient", step, parameter))
+                self._spawn(self._computed(self._compute.add_tied_gradient, parameter, tensor))
+            case ev.SumGradients(step):
+                self._spawn(self._sum_gradients(step))
+            case ev.ApplyUpdate():
+                self._spawn(self._apply_update(command))
+            case ev.SendTiedWeights(step):
+                self._spawn(self._send_tied(TiedWeight, step))
+            case ev.SetTiedWeight(step, parameter):
+                tensor = self._tied_arrived.pop(("TiedWeight", step, parameter))
+                self._spawn(self._computed(self._compute.set_tied_weight, parameter, tensor))
+            case ev.SaveState(step):
+                self._spawn(self._save(step))
+            case ev.SumEvaluation(step):
+                self._spawn(self._sum_evaluation(step))
+            case ev.Tell(message):
+                self._around.tell(message)
+
+    async def _run_forward(self, slot: Slot) -> None:
+        parcel = self._parcels.pop(slot, None)
+        output = await self._computed(self._forward_job, slot, parcel)
+        if output is not None:
+            self._outputs[slot] = output
+        self.handle(ev.ForwardDone(slot))
+
+    def _forward_job(self, slot: Slot, parcel: Parcel | None) -> Parcel | None:
+        """Compute one forward; on the first stage the samples are read first. Runs in the compute thread."""
+        if parcel is None:
+            parcel = self._microbatches.load(slot)
+        if slot.evaluation:
+            output = self._compute.evaluate(slot, parcel.value, parcel.targets)
+        else:
+            self._microbatches.count_tokens(slot.step, parcel.targets)
+            output = self._compute.forward(
+                slot,
+                parcel.value,
+                parcel.targets,
+                step_target_count=parcel.step_target_count,
+                samples=parcel.samples,
+            )
+        is_last = self.stage == len(self.plan.stages) - 1
+        return None if is_last else replace(parcel, value=output)
+
+    async def _run_backward(self, slot: Slot) -> None:
+        gradients = await self._computed(self._compute.backward, slot, self._gradients.pop(slot, None))
+        if self.stage > 0:
+            self._input_gradients[slot] = gradients
+        self.handle(ev.BackwardDone(slot))
+
+    async def _send_activation(self, slot: Slot) -> None:
+        seed = derive(self._spec.seed, "codec", "forward", self.stage, slot.step, slot.index)
+        parcel = self._outputs.pop(slot)
+        outgoing = await self._encode(pack_activation, self.plan, slot, parcel, self._forward_codec, seed)
+        if not slot.evaluation:
+            self._tally.forward_bytes += outgoing.payload_bytes
+            self._tally.forward_raw_bytes += outgoing.raw_bytes
+        self._around.pass_on(self.stage + 1, outgoing, ACTIVATION_PRIORITY)
+
+    async def _send_gradient(self, slot: Slot) -> None:
+        seed = derive(self._spec.seed, "codec", "backward", self.stage, slot.step, slot.index)
+        gradients = self._input_gradients.pop(slot)
+        outgoing = await self._encode(pack_gradient, self.plan, slot, gradients, self._backward_codec, seed)
+        self._tally.backward_bytes += outgoing.payload_bytes
+        self._tally.backward_raw_bytes += outgoing.raw_bytes
+        self._around.pass_on(self.stage - 1, outgoing, GRADIENT_PRIORITY)
+
+    async def _send_tied(self, kind: type[TiedGradient] | type[TiedWeight], step: int) -> None:
+        is_gradient = kind is TiedGradient
+        read = self._compute.tied_gradients if is_gradient else self._compute.tied_weights
+        tensors = await self._computed(read)
+        stages = self._tied.followed if is_gradient else self._tied.owned
+        for parameter, tensor in tensors.items():
+            outgoing = await self._encode(pack_tied, kind, self.plan, step, parameter, tensor)
+            self._around.pass_on(stages[parameter], outgoing, GRADIENT_PRIORITY)
+
+    async def _sum_gradients(self, step: int) -> None:
+        total = await self._computed(self._compute.end_of_step, step)
+        self.handle(
+            ev.GradientsSummed(
+                step, total.squared_norm, total.finite, total.loss_sum, total.target_count, total.samples
+            )
+        )
+
+    async def _apply_update(self, order: ev.ApplyUpdate) -> None:
+        await self._computed(self._compute.apply, order.step, order.learning_rate, order.gradient_scale, order.skip)
+        self.handle(ev.UpdateDone(order.step, self._statistics(order.step)))
+
+    async def _save(self, step: int) -> None:
+        snapshot = await self._computed(self._compute.snapshot)
+        self._around.save(step, snapshot)
+
+    async def _sum_evaluation(self, step: int) -> None:
+        loss_sum, target_count = await self._computed(self._compute.end_of_evaluation)
+        self.handle(ev.EvaluationSummed(step, loss_sum, target_count))
+
+    # --- work -----------------------------------------------------------------------------------------------------
+
+    def _statistics(self, step: int) -> StageStatistics:
+        """Return what the step has cost, and begin the tally of the next."""
+        now, tally, spent = time.monotonic(), self._tally, self._compute.take_seconds()
+        self._tally = Tally(now)
+        wall_s = now - tally.began
+        return StageStatistics(
+            forward_s=spent.forward_s,
+            backward_s=spent.backward_s,
+            optimizer_s=spent.optimizer_s,
+            encode_s=tally.encode_s,
+            decode_s=tally.decode_s,
+            wait_s=max(0.0, wall_s - spent.forward_s - spent.backward_s - spent.optimizer_s),
+            wall_s=wall_s,
+            forward_bytes=tally.forward_bytes,
+            forward_raw_bytes=tally.forward_raw_bytes,
+            backward_bytes=tally.backward_bytes,
+            backward_raw_bytes=tally.backward_raw_bytes,
+            tokens=self._microbatches.token_count(step),
+        )
+
+    async def _computed(self, job: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._compute_pool, job, *arguments)
+
+    async def _encode(self, job: Callable[..., T], *arguments: Any) -> T:
+        result, seconds = await asyncio.get_running_loop().run_in_executor(self._codec_pool, _timed, job, arguments)
+        self._tally.encode_s += seconds
+        return result
+
+    async def _decode(self, job: Callable[..., T], *arguments: Any) -> T:
+        result, seconds = await asyncio.get_running_loop().run_in_executor(self._codec_pool, _timed, job, arguments)
+        self._tally.decode_s += seconds
+        return result
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or self._closed or (error := task.exception()) is None:
+            return
+        self.close()
+        if not isinstance(error, StageError):
+            log.debug("stage %d failed", self.stage, exc_info=error)
+            error = StageError.of(error, stage=self.stage, step=self.core.step, what=self.core.doing())
+        self._around.fail(error)
+
+
+def _timed(job: Callable[..., T], arguments: tuple[Any, ...]) -> tuple[T, float]:
+    began = time.perf_counter()
+    result = job(*arguments)
+    return result, time.perf_counter() - began
