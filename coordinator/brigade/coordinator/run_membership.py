@@ -3,7 +3,7 @@
 A core without I/O. Every method returns, in order, what to do and what is new about nodes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from brigade.coordinator.run_events import ConnectionOpened, HangUp, RunCommand, StoreNode, StoreRevocation, Tell
@@ -20,6 +20,7 @@ from brigade.coordinator.run_members import (
     free_name,
     usable_device,
 )
+from brigade.wire.admission import Admission
 from brigade.wire.messages import Done, Hello, Pulse, PulseEcho, Refused, Welcome
 from brigade.wire.run_spec import RunSpec
 
@@ -37,7 +38,6 @@ class Door:
 
     run_id: str
     coordinator_key: str
-    proves: Callable[[str, str], bool]  # (node's public key, proof) -> it knows the invite's secret
     pulse_port: int
     bulk_port: int
 
@@ -45,12 +45,12 @@ class Door:
 class Membership:
     """The nodes of a run; see the module."""
 
-    def __init__(self, door: Door, spec: RunSpec, known: Iterable[Known] = ()) -> None:
+    def __init__(self, door: Door, admission: Admission, spec: RunSpec, known: Iterable[Known] = ()) -> None:
         self._door = door
+        self._admission = admission
         self._spec = spec
         self._silence_limit_s = spec.pipeline.silence_limit_s
         self._known = {node.node_id: node for node in known}
-        self._revoked = {node.public_key for node in self._known.values() if node.revoked}
         self._connections: dict[int, ConnectionOpened] = {}
         self._ungreeted: dict[int, float] = {}  # control connection -> when it must have said Hello
         self._challenges: dict[str, Challenge] = {}
@@ -59,14 +59,6 @@ class Membership:
         self.members: dict[str, Member] = {}
 
     # --- questions ----------------------------------------------------------------------------------------------
-
-    def admits_newcomer(self, public_key: str) -> bool:
-        """Tell whether this key may shake hands on the control socket."""
-        return public_key not in self._revoked
-
-    def admits_member(self, public_key: str) -> bool:
-        """Tell whether this key may shake hands on the pulse and bulk sockets."""
-        return any(member.public_key == public_key for member in self.members.values())
 
     def is_owner(self, connection: int) -> bool:
         """Tell whether the other side holds the coordinator's own key."""
@@ -152,10 +144,10 @@ class Membership:
 
     def revoke(self, connection: int, node: str) -> Outcome:
         """Carry out the owner's command to admit this node (id or name) no longer."""
-        known = self._known.get(node) or next((k for k in self._known.values() if k.name == node), None)
+        known = self._find(node)
         if known is None:
             return [Tell(connection=connection, message=Done(ok=False, reason=f"no node {node!r} was ever admitted"))]
-        self._revoked.add(known.public_key)
+        self._admission.revoke(known.public_key)
         reason = "its owner's access to this run was revoked"
         outcome: Outcome = [StoreRevocation(node_id=known.node_id, public_key=known.public_key)]
         if (member := self.members.get(known.node_id)) is not None:
@@ -190,18 +182,20 @@ class Membership:
 
     # --- inside -------------------------------------------------------------------------------------------------
 
+    def _find(self, node: str) -> Known | None:
+        """Return the node with this id or name; of two with one name, the one that takes part."""
+        named = [known for known in self._known.values() if node in (known.node_id, known.name)]
+        return max(named, key=lambda known: known.node_id in self.members, default=None)
+
     def _refusal(self, opened: ConnectionOpened, hello: Hello) -> Refused | None:
         if hello.run_id != self._door.run_id:
             return Refused(
                 code="unknown_run",
                 reason=f"this coordinator serves another run, {self._spec.name}; ask for a new invite",
             )
-        if opened.public_key in self._revoked:
-            return Refused(code="revoked", reason="this node's access to the run was revoked by its owner")
-        if not self._door.proves(opened.public_key, hello.proof):
-            return Refused(
-                code="bad_proof", reason="the invite's secret is not the one of this run; ask for a new invite"
-            )
+        verdict = self._admission.judge(opened.public_key, hello.proof)
+        if not verdict.admitted:
+            return Refused(code=verdict.code, reason=verdict.reason)
         if self._closed_to is not None:
             return Refused(code="run_over", reason=f"the run is over: {self._closed_to}")
         if hello.advertise in UNSPECIFIED_HOSTS or not 0 < hello.data_port < 65536:
