@@ -30,11 +30,11 @@ class Limits:
     def decoding_bytes(self, header_bytes: int) -> int:
         """Return the most memory, in bytes, that decoding a header of this size allocates at any moment.
 
-        64 bytes a header byte (a two-character text takes 3 bytes on the wire and about 60 in memory) plus up to
-        256 for each list or map, of which there are at most `max_containers`.
+        32 bytes a header byte (a two-character text takes 3 bytes on the wire and 60 in memory) plus 256 for each
+        list or map, of which there are at most `max_containers`, plus a constant.
         """
         within = min(header_bytes, self.max_header_bytes)
-        return 64 * within + 256 * min(within, self.max_containers) + 64 * KIB
+        return 32 * within + 256 * min(within, self.max_containers) + 64 * KIB
 
 
 DEFAULT_LIMITS = Limits()
