@@ -1,21 +1,16 @@
 """`brigade demo`: the whole line on this machine, from a text to a trained model and a report about it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from brigade.cli.choices import Quiet, Verbose
 
-if TYPE_CHECKING:
-    from brigade.cli.report import DemoReport
-    from brigade.wire.run_spec import RunSpec
-
 NODE_NAMES = ("ada", "grace", "linus")
+NODES = "nodes"  # folder of what the nodes keep and say
 READY_S = 30.0  # for the coordinator to write its invite
 END_S = 15.0  # for the nodes to end after their coordinator
-SAMPLE_PROMPT = "BRUTUS:\n"
-SAMPLE_LENGTH = 400
 
 Steps = Annotated[int | None, typer.Option(metavar="N", min=1, help="Train so many steps instead of 400.")]
 ReportFile = Annotated[
@@ -40,13 +35,8 @@ def demo(
 
     At the end it shows what came out: the loss, what the links carried, and a generated sample.
     """
-    import time
-
     from rich.console import Console
 
-    from brigade.cli.report import show, write_json
-
-    started = time.monotonic()
     console = Console(quiet=quiet)
     run_dir = new_directory(directory)
     run_file = write_run_file(run_dir, steps)
@@ -58,10 +48,13 @@ def demo(
     )
     code = train(run_dir, run_file, flag)
     if code != 0:
-        show_node_output(run_dir)
+        typer.echo(f"What each node said lies in {run_dir / NODES}.", err=True)
         raise typer.Exit(code)
-    console.print("Trained. Looking at what came out ...")
-    report = examine(run_dir, run_file, started)
+    from brigade.cli.example import example_file
+    from brigade.cli.examine import examine  # now, because torch takes memory and seconds
+    from brigade.cli.report import show, write_json
+
+    report = examine(run_dir, f"brigade up {shown_path(example_file('quickstart/run.toml'))}")
     if report_file:
         write_json(report, report_file)
     show(report, console)
@@ -107,6 +100,11 @@ def write_run_file(run_dir: Path, steps: int | None) -> Path:
     return path
 
 
+def shown_path(path: Path) -> Path:
+    """Return a path as a person here would write it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 def toml_text(tables: dict[str, object]) -> str:
     """Return TOML of scalars and of tables of scalars; JSON's scalars are TOML's."""
     import json
@@ -122,7 +120,7 @@ def train(run_dir: Path, run_file: Path, flags: list[str]) -> int:
     """Run a coordinator and its nodes to their end; return the coordinator's exit code."""
     from brigade.cli.fleet import Fleet
 
-    logs = run_dir / "nodes"
+    logs = run_dir / NODES
     logs.mkdir(exist_ok=True)
     with Fleet() as fleet:
         coordinator = fleet.start("the coordinator", "up", run_file, "--listen", "127.0.0.1:0", *flags)

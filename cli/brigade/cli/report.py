@@ -2,16 +2,17 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from brigade.cli.curve import PLOT_EXTRA, Points, draw_terminal
+from brigade.wire.messages import StageStatistics
+from brigade.wire.plan import StagePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,6 @@ class DemoReport:
     parameters: int
     tokens: int
     training_s: float
-    total_s: float
     stages: Sequence[str]
     train_loss: Points
     evaluations: Points
@@ -50,7 +50,7 @@ class DemoReport:
     links: Sequence[LinkTraffic]
     sample: str
     model: str
-    run_file: str
+    next_command: str
     curve: str | None
 
     def to_json(self) -> str:
@@ -60,21 +60,25 @@ class DemoReport:
         return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
 
 
-def link_traffic(stages: Sequence[Mapping[str, Any]]) -> list[LinkTraffic]:
-    """Return the traffic of every link of a pipeline, from the stages that a coordinator's status holds."""
+def link_traffic(stages: Sequence[StagePlan], statistics: Sequence[StageStatistics]) -> list[LinkTraffic]:
+    """Return the traffic of every link of a pipeline, from each stage's totals."""
     links = []
-    for index, stage in enumerate(stages):
-        tokens = max(stage["tokens"], 1)
-        for other, carries, way in ((index + 1, "activations", "forward"), (index - 1, "gradients", "backward")):
+    for index, (stage, totals) in enumerate(zip(stages, statistics, strict=True)):
+        name, tokens = stage.contact.name, max(totals.tokens, 1)
+        sides = (
+            (index + 1, "activations", stage.forward_codec, totals.forward_bytes, totals.forward_raw_bytes),
+            (index - 1, "gradients", stage.backward_codec, totals.backward_bytes, totals.backward_raw_bytes),
+        )
+        for other, carries, codec, encoded, raw in sides:
             if 0 <= other < len(stages):
                 links.append(
                     LinkTraffic(
-                        source=stage["node"],
-                        target=stages[other]["node"],
+                        source=name,
+                        target=stages[other].contact.name,
                         carries=carries,
-                        codec=stage[f"{way}_codec"],
-                        bytes_per_token=stage[f"{way}_bytes"] / tokens,
-                        raw_bytes_per_token=stage[f"{way}_raw_bytes"] / tokens,
+                        codec=codec,
+                        bytes_per_token=encoded / tokens,
+                        raw_bytes_per_token=raw / tokens,
                     )
                 )
     return links
@@ -101,14 +105,14 @@ def show(report: DemoReport, console: Console) -> None:
     rate = report.tokens / report.training_s if report.training_s else 0.0
     say(
         f"{report.steps} steps, {report.tokens:,} tokens, {report.parameters:,} parameters "
-        f"over {len(report.stages)} nodes in {report.training_s:.0f} s ({rate:,.0f} tokens/s); {report.total_s:.0f} s with start and report."
+        f"over {len(report.stages)} nodes in {report.training_s:.0f} s ({rate:,.0f} tokens/s)."
     )
     say(f"  model  {report.model}")
     say(f"  curve  {report.curve or PLOT_EXTRA}")
     say(f"  run    {report.run_dir}")
     say("")
     say("Next, with nodes of your own, in separate terminals or on separate machines:")
-    say(f"  brigade up {report.run_file}", "bold")
+    say(f"  {report.next_command}", "bold")
 
 
 def loss_table(report: DemoReport) -> Table:

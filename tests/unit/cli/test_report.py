@@ -1,37 +1,35 @@
 import io
 import json
-import re
 import sys
 
 import pytest
 from rich.console import Console
 
 from brigade.cli.report import DemoReport, link_traffic, show, write_json
+from brigade.wire.messages import StageStatistics
+from brigade.wire.plan import NodeContact, StagePlan
 
 
-def stage(name, *, forward=0, forward_raw=0, backward=0, backward_raw=0, tokens=100):
-    return {
-        "node": name,
-        "forward_codec": "bf16",
-        "backward_codec": "int8:block=64",
-        "forward_bytes": forward,
-        "forward_raw_bytes": forward_raw,
-        "backward_bytes": backward,
-        "backward_raw_bytes": backward_raw,
-        "tokens": tokens,
-    }
+def stage(name, first, end):
+    contact = NodeContact(node_id=name * 4, name=name, public_key="", endpoint="tcp://127.0.0.1:1")
+    return StagePlan(
+        contact=contact, first_block=first, end_block=end, forward_codec="bf16", backward_codec="int8:block=64"
+    )
 
 
+STAGES = [stage("ada", 0, 2), stage("grace", 2, 4), stage("linus", 4, 6)]
 # 100 tokens over a boundary of 128 numbers: 512 raw bytes a token; forward in 2 bytes a number, backward in 1.
-STAGES = [
-    stage("ada", forward=25_600, forward_raw=51_200),
-    stage("grace", forward=25_600, forward_raw=51_200, backward=12_800, backward_raw=51_200),
-    stage("linus", backward=12_800, backward_raw=51_200),
+STATISTICS = [
+    StageStatistics(forward_bytes=25_600, forward_raw_bytes=51_200, tokens=100),
+    StageStatistics(
+        forward_bytes=25_600, forward_raw_bytes=51_200, backward_bytes=12_800, backward_raw_bytes=51_200, tokens=100
+    ),
+    StageStatistics(backward_bytes=12_800, backward_raw_bytes=51_200, tokens=100),
 ]
 
 
 def test_each_link_has_its_bytes_per_token():
-    links = {(link.source, link.target): link for link in link_traffic(STAGES)}
+    links = {(link.source, link.target): link for link in link_traffic(STAGES, STATISTICS)}
     assert set(links) == {("ada", "grace"), ("grace", "linus"), ("grace", "ada"), ("linus", "grace")}
     forward, backward = links["ada", "grace"], links["linus", "grace"]
     assert (forward.carries, forward.codec) == ("activations", "bf16")
@@ -41,8 +39,8 @@ def test_each_link_has_its_bytes_per_token():
 
 
 def test_one_stage_has_no_links_and_no_tokens_is_no_division():
-    assert link_traffic(STAGES[:1]) == []
-    idle = link_traffic([stage("ada", tokens=0), stage("grace", tokens=0)])
+    assert link_traffic(STAGES[:1], STATISTICS[:1]) == []
+    idle = link_traffic(STAGES[:2], [StageStatistics(), StageStatistics()])
     assert [link.ratio for link in idle] == [0.0, 0.0]
 
 
@@ -54,17 +52,16 @@ def report():
         parameters=860_000,
         tokens=4096,
         training_s=2.0,
-        total_s=5.0,
         stages=["ada", "grace", "linus"],
         train_loss=[(1, 5.5), (2, 5.0)],
         evaluations=[(2, 5.1)],
         validation_loss=5.1,
         unigram_loss=3.325,
         bigram_loss=2.497,
-        links=link_traffic(STAGES),
+        links=link_traffic(STAGES, STATISTICS),
         sample="BRUTUS:\n[not markup] Ay.",
         model="runs/demo/model.safetensors",
-        run_file="runs/demo/demo.toml",
+        next_command="brigade up examples/quickstart/run.toml",
         curve="runs/demo/loss.png",
     )
 
@@ -85,7 +82,7 @@ def test_the_page_says_all_of_it(report):
         "runs/demo/loss.png",
     ):
         assert part in page, part
-    assert re.search(r"brigade up \S+demo\.toml", page)
+    assert "brigade up examples/quickstart/run.toml" in page
 
 
 def test_a_missing_plot_library_is_told(report, monkeypatch):
