@@ -55,6 +55,13 @@ Memory = Annotated[
         help="Use at most so much memory, like 4GiB; what is free when absent.",
     ),
 ]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PACKAGE",
+        help="Let the run file name functions of this package (model, data, loss); may be given again.",
+    ),
+]
 Patience = Annotated[
     float,
     typer.Option(
@@ -72,6 +79,7 @@ def join(
     advertise: Advertise = "",
     threads: Threads = None,
     memory: Memory = "",
+    trust: Trust = None,
     patience: Patience = 600.0,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -94,6 +102,7 @@ def join(
         advertise=advertise,
         threads=threads,
         memory_limit_bytes=parse_byte_size(memory) if memory else 0,
+        trusted=tuple(trust or ()),
         patience_s=patience,
         verbosity=verbosity_of(verbose, quiet),
     )

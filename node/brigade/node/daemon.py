@@ -16,6 +16,7 @@ import torch
 
 from brigade.node import node_core as nc
 from brigade.node.building import StageParts, build_stage, measure_device
+from brigade.node.consent import refused_code
 from brigade.node.coordinator_links import CoordinatorLinks
 from brigade.node.data_links import DataLinks
 from brigade.node.device import choose_device, report, set_threads
@@ -241,6 +242,9 @@ class NodeDaemon:
                     self._ended.set_result(command)
 
     def _enter(self, welcome: Welcome) -> None:
+        if refused := refused_code(welcome.spec, self._options.trusted):
+            self._feed(nc.LeaveAsked(refused, exit_code=2))
+            return
         self._welcome = welcome
         self._name = welcome.name
         log.info("joined run %s as %s", welcome.spec.name, welcome.name)

@@ -16,5 +16,6 @@ class NodeOptions:
     advertise: str = ""  # host that other nodes shall use; empty: the address that the coordinator sees
     threads: int | None = None  # of torch; None: the cores that are free for this node
     memory_limit_bytes: int = 0  # 0: what the device has
+    trusted: tuple[str, ...] = ()  # packages whose functions a run file may name
     patience_s: float = 600.0  # how long to look for a coordinator that has gone
     verbosity: int = 0  # -1 quiet, 0 warnings and milestones, 1 detail
