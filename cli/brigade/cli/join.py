@@ -71,6 +71,7 @@ Patience = Annotated[
 
 
 def join(
+    *,
     invite: Invite,
     name: Name = None,
     state: State = None,
