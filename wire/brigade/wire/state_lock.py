@@ -64,6 +64,7 @@ class StateLock:
             _HELD.discard(self)
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, 0)
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child may still hold a copy of the descriptor
             os.close(descriptor)
 
     def abandon(self) -> None:

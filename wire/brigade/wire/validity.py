@@ -73,9 +73,6 @@ def check_message(message: Any, limits: Limits = DEFAULT_LIMITS) -> None:
     """Check every number and every part of a message; RemoteProtocolError says which field holds what."""
     _check_numbers(message)
     kind: type = type(message)
-    rule = _RULES.get(kind)
-    if rule is not None:
-        rule(message, limits)
     for name in _field_names(kind):
         part = getattr(message, name)
         if type(part) is tuple:
@@ -84,6 +81,9 @@ def check_message(message: Any, limits: Limits = DEFAULT_LIMITS) -> None:
                     check_message(item, limits)
         elif dataclasses.is_dataclass(part):
             check_message(part, limits)
+    rule = _RULES.get(kind)  # last: it may rely on sound parts
+    if rule is not None:
+        rule(message, limits)
 
 
 def check_frames(message: Any, frames: Sequence[Buffer], limits: Limits = DEFAULT_LIMITS) -> None:
@@ -120,10 +120,7 @@ def frame_count(message: Any) -> int:
 
 def check_value_header(value: ValueHeader, limits: Limits = DEFAULT_LIMITS) -> None:
     """Check the tensors of a value: how many, and each of them."""
-    _check_value(value, limits)
-    for tensor in value.tensors:
-        _check_numbers(tensor)
-        check_tensor_header(tensor, limits)
+    check_message(value, limits)
 
 
 def check_tensor_header(tensor: TensorHeader, limits: Limits = DEFAULT_LIMITS) -> None:
