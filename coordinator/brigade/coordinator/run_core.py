@@ -38,6 +38,7 @@ from brigade.coordinator.run_membership import Membership, Outcome
 from brigade.coordinator.run_state import Beginning, News, RunState
 from brigade.coordinator.run_table import TABLE, Reaction, State, Trigger
 from brigade.coordinator.status import describe_run
+from brigade.wire.encoding import Message
 from brigade.wire.errors import RemoteProtocolError
 from brigade.wire.messages import (
     Done,
@@ -183,7 +184,7 @@ class RunCore:
                 return [News(EVENT_TRIGGERS[type(event)], event)]
         return [*map(_as_news, outcome)]
 
-    def _hear(self, connection: int, message: object, now: float) -> list[RunCommand | News]:
+    def _hear(self, connection: int, message: Message, now: float) -> list[RunCommand | News]:
         """Take a message that is not the owner's."""
         membership = self.run.membership
         if isinstance(message, Hello):
@@ -199,7 +200,7 @@ class RunCore:
         membership.heard(connection, now)
         return [News(trigger, message, member)]
 
-    def _obey(self, connection: int, message: object, now: float) -> list[RunCommand | News]:
+    def _obey(self, connection: int, message: Message, now: float) -> list[RunCommand | News]:
         """Take a command of the owner."""
         match message:
             case StatusWanted():

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from brigade.coordinator.checkpoint_manifest import Manifest
 from brigade.wire.costs import ChainReport, DeviceReport, LinkReport
+from brigade.wire.encoding import Message
 from brigade.wire.messages import FileSpec, StageStatistics
 from brigade.wire.plan import NodeContact, Plan
 
@@ -44,7 +45,7 @@ class MessageArrived:
     """A decoded message came in; any of `brigade.wire.messages`, also ones that have no business here."""
 
     connection: int
-    message: object
+    message: Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ class Tell:
     """Send this message on this connection."""
 
     connection: int
-    message: object
+    message: Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from brigade.coordinator.run_steps import StepRounds
 from brigade.coordinator.run_survey import Survey
 from brigade.coordinator.run_table import State, Trigger
 from brigade.partition.batching import Batching
+from brigade.wire.encoding import Message
 from brigade.wire.messages import FileSpec, StageStatistics
 from brigade.wire.plan import Boundary, Plan
 from brigade.wire.run_spec import RunSpec
@@ -150,11 +151,11 @@ class RunState:
 
     # --- whom to tell -------------------------------------------------------------------------------------------
 
-    def tell_all(self, message: object) -> list[RunCommand]:
+    def tell_all(self, message: Message) -> list[RunCommand]:
         """Return the commands that send a message to every node that takes part."""
         return [Tell(connection=m.control, message=message) for m in self.membership.members.values()]
 
-    def tell_line(self, message: object) -> list[RunCommand]:
+    def tell_line(self, message: Message) -> list[RunCommand]:
         """Return the commands that send a message to every stage of the plan."""
         assert self.line is not None
         members = self.membership.members

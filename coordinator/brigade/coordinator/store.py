@@ -123,6 +123,7 @@ class Store:
             spec = msgspec.json.decode(newest[1] if newest else row[3], type=RunSpec)
         except msgspec.DecodeError as error:
             raise ConfigError(f"{self.path} holds a run of another version of brigade: {error}") from error
+        attempt = newest[0] if newest else 0
         return RunRow(run_id=row[0], name=row[1], identity=row[2], spec=spec, attempt=attempt, generation=generation)
 
     def begin_attempt(self, attempt: int, first_step: int, spec: RunSpec) -> None:
