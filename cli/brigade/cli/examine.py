@@ -1,7 +1,5 @@
 """Look at a finished run: its record, its exported model, and what counting reaches on the same text."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +9,10 @@ from brigade.cli.ngram import counting_loss
 from brigade.cli.report import DemoReport, link_traffic
 from brigade.cli.trained import load_trained, validation_loss, written_sample
 from brigade.coordinator.export import MODEL_NAME
-from brigade.coordinator.run_events import Commit
+from brigade.coordinator.record import stage_totals
 from brigade.coordinator.store import STORE_NAME, Store
 from brigade.partition.samples import Source, open_data
 from brigade.wire.errors import BrigadeError
-from brigade.wire.messages import StageStatistics
 from brigade.wire.run_spec import RunSpec, TextData
 
 SAMPLE_PROMPT = "BRUTUS:\n"
@@ -66,16 +63,3 @@ def counting_losses(spec: RunSpec, data: Source) -> tuple[float, float]:
     validation = data.load("validation", np.arange(data.validation_count))
     loss = counting_loss(train, validation, getattr(spec.model, "vocab_size", 256))
     return loss.unigram, loss.bigram
-
-
-def stage_totals(commits: Iterable[Commit], generation: int) -> list[StageStatistics]:
-    """Return the statistics of each stage, summed over the steps of one plan."""
-    rows = [commit.statistics for commit in commits if commit.generation == generation]
-    return [total(of_stage) for of_stage in zip(*rows, strict=True)]
-
-
-def total(statistics: Sequence[StageStatistics]) -> StageStatistics:
-    """Return the field-wise sum."""
-    return StageStatistics(
-        **{field.name: sum(getattr(each, field.name) for each in statistics) for field in fields(StageStatistics)}
-    )

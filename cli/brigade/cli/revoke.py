@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from brigade.cli.choices import RunDirectory
-from brigade.cli.owner import ask_owned
+from brigade.cli.owner import tell_coordinator
 
 Node = Annotated[str, typer.Argument(metavar="NODE", help="The node's name or id, as `brigade status` shows it.")]
 
@@ -17,4 +17,4 @@ def revoke(node: Node, run_dir: RunDirectory = None) -> None:
     """
     from brigade.wire.messages import RevokeWanted
 
-    typer.echo(ask_owned(run_dir, RevokeWanted(node=node)))
+    typer.echo(tell_coordinator(run_dir, RevokeWanted(node=node)))

@@ -3,7 +3,7 @@
 import typer
 
 from brigade.cli.choices import RunDirectory
-from brigade.cli.owner import ask_owned
+from brigade.cli.owner import tell_coordinator
 
 
 def stop(run_dir: RunDirectory = None) -> None:
@@ -13,4 +13,4 @@ def stop(run_dir: RunDirectory = None) -> None:
     """
     from brigade.wire.messages import StopWanted
 
-    typer.echo(ask_owned(run_dir, StopWanted()))
+    typer.echo(tell_coordinator(run_dir, StopWanted()))

@@ -17,12 +17,13 @@ Listen = Annotated[
     ),
 ]
 Advertise = Annotated[
-    str,
-    typer.Option(
-        metavar="HOST",
-        help="The address to put into the invite; found out when absent.",
-    ),
+    str, typer.Option(metavar="HOST", help="The address to put into the invite; found out when absent.")
 ]
+OutputDirectory = Annotated[
+    Path | None,
+    typer.Option("--output-dir", metavar="DIR", help="Where the run goes; as the run file says when absent."),
+]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print progress as JSON, one object a line.")]
 
 
 def up(
@@ -30,6 +31,8 @@ def up(
     resume: Resume = False,
     listen: Listen = "127.0.0.1:7700",
     advertise: Advertise = "",
+    output_dir: OutputDirectory = None,
+    json_lines: JsonLines = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
     lifeline: EndWithStdin = False,
@@ -47,10 +50,12 @@ def up(
     raise typer.Exit(
         run_coordinator(
             run_file,
-            resume=resume,
             listen=listen,
+            resume=resume,
+            output_dir=output_dir,
             advertise=advertise,
             verbosity=verbosity_of(verbose, quiet),
+            json_lines=json_lines,
             started=remember,
         )
     )

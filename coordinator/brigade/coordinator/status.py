@@ -5,6 +5,8 @@ from typing import Any
 
 from brigade.coordinator.run_state import Line, RunState
 from brigade.coordinator.run_table import State
+from brigade.wire.messages import StageStatistics
+from brigade.wire.plan import Plan
 
 STATUS_VERSION = 1
 
@@ -43,44 +45,57 @@ def describe_run(run: RunState, now: float) -> dict[str, Any]:
 
 
 def _stages(run: RunState, line: Line) -> list[dict[str, Any]]:
-    """Return one row a stage; shares and ratios are between 0 and 1, seconds are sums over this plan's steps."""
     links = {} if run.survey is None else run.survey.links
-    rows = []
     stages = line.plan.stages
+    rows = []
     for index, stage in enumerate(stages):
-        total = line.totals[index]
+        row = describe_stage(line.plan, index, line.totals[index])
         following = stages[index + 1].contact if index + 1 < len(stages) else None
         link = links.get((stage.contact.node_id, following.node_id)) if following else None
         rows.append(
-            {
-                "stage": index,
-                "node": stage.contact.name,
-                "node_id": stage.contact.node_id,
-                "first_block": stage.first_block,
-                "end_block": stage.end_block,
+            row
+            | {
                 "parameters": line.parameters.get(index),
-                "compute_share": round(stage.compute_share, 4),
-                "link_to": following.name if following else "",
                 "link_bytes_per_s": None if link is None else _rounded(link.bytes_per_s),
                 "link_rtt_s": None if link is None else _finite(link.rtt_s),
-                "forward_codec": stage.forward_codec,
-                "backward_codec": stage.backward_codec,
-                "wait_share": round(total.wait_s / total.wall_s, 4) if total.wall_s > 0 else None,
-                "forward_s": round(total.forward_s, 4),
-                "backward_s": round(total.backward_s, 4),
-                "optimizer_s": round(total.optimizer_s, 4),
-                "encode_s": round(total.encode_s, 4),
-                "decode_s": round(total.decode_s, 4),
-                "wait_s": round(total.wait_s, 4),
-                "wall_s": round(total.wall_s, 4),
-                "forward_bytes": total.forward_bytes,
-                "forward_raw_bytes": total.forward_raw_bytes,
-                "backward_bytes": total.backward_bytes,
-                "backward_raw_bytes": total.backward_raw_bytes,
-                "tokens": total.tokens,
             }
         )
     return rows
+
+
+def describe_stage(plan: Plan, index: int, total: StageStatistics) -> dict[str, Any]:
+    """Return one row; shares and ratios are between 0 and 1, seconds are sums over this plan's steps.
+
+    What only a living coordinator knows is None.
+    """
+    stage = plan.stages[index]
+    return {
+        "stage": index,
+        "node": stage.contact.name,
+        "node_id": stage.contact.node_id,
+        "first_block": stage.first_block,
+        "end_block": stage.end_block,
+        "parameters": None,
+        "compute_share": round(stage.compute_share, 4),
+        "link_to": plan.stages[index + 1].contact.name if index + 1 < len(plan.stages) else "",
+        "link_bytes_per_s": None,
+        "link_rtt_s": None,
+        "forward_codec": stage.forward_codec,
+        "backward_codec": stage.backward_codec,
+        "wait_share": round(total.wait_s / total.wall_s, 4) if total.wall_s > 0 else None,
+        "forward_s": round(total.forward_s, 4),
+        "backward_s": round(total.backward_s, 4),
+        "optimizer_s": round(total.optimizer_s, 4),
+        "encode_s": round(total.encode_s, 4),
+        "decode_s": round(total.decode_s, 4),
+        "wait_s": round(total.wait_s, 4),
+        "wall_s": round(total.wall_s, 4),
+        "forward_bytes": total.forward_bytes,
+        "forward_raw_bytes": total.forward_raw_bytes,
+        "backward_bytes": total.backward_bytes,
+        "backward_raw_bytes": total.backward_raw_bytes,
+        "tokens": total.tokens,
+    }
 
 
 def _nodes(run: RunState, now: float) -> list[dict[str, Any]]:

@@ -44,6 +44,16 @@ class RunRow:
     generation: int  # of the newest plan; -1: none
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    """One life of the coordinator; `state` is None while it lasts, and for ever when it was killed."""
+
+    attempt: int
+    first_step: int
+    state: str | None
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class EventRow:
     """Something that a person may want to know."""
@@ -268,6 +278,14 @@ class Store:
                     },
                     Commit,
                 )
+
+    def last_attempt(self) -> AttemptRow | None:
+        """Return the newest attempt."""
+        with self._explained():
+            row = self._connection.execute(
+                "SELECT attempt, first_step, state, coalesce(reason, '') FROM attempts ORDER BY attempt DESC LIMIT 1"
+            ).fetchone()
+        return row and AttemptRow(attempt=row[0], first_step=row[1], state=row[2], reason=row[3])
 
     def evaluations(self) -> list[Evaluation]:
         """Return the held-out losses in order: for each step the one with the highest attempt."""

@@ -1,6 +1,6 @@
 import pytest
 
-from brigade.cli.examine import stage_totals
+from brigade.coordinator.record import stage_totals
 from brigade.coordinator.run_events import Commit
 from brigade.wire.messages import StageStatistics
 
