@@ -57,10 +57,10 @@ def check_frame(frame: Buffer, part: Part, stage: ZstdStage | None) -> None:
         parameters = zstandard.get_frame_parameters(frame)
     except zstandard.ZstdError as error:
         raise RemoteProtocolError(f"a frame of {size} bytes is neither plain nor zstd: {error}") from None
-    if parameters.content_size != part.size_bytes:
-        raise RemoteProtocolError(
-            f"a zstd frame declares {parameters.content_size} bytes where the tensor needs {part.size_bytes}"
-        )
+    declared = parameters.content_size
+    if declared != part.size_bytes:
+        told = "no size" if declared == zstandard.CONTENTSIZE_UNKNOWN else f"{declared} bytes"
+        raise RemoteProtocolError(f"a zstd frame declares {told} where the tensor needs {part.size_bytes}")
 
 
 def restore(frame: Buffer, part: Part, stage: ZstdStage | None) -> Buffer:
