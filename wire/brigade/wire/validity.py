@@ -76,8 +76,8 @@ def check_message(message: Any, limits: Limits = DEFAULT_LIMITS) -> None:
     for name in _field_names(kind):
         part = getattr(message, name)
         if type(part) is tuple:
-            for item in part:
-                if dataclasses.is_dataclass(item):
+            if part and dataclasses.is_dataclass(part[0]):  # tuples hold one kind of item
+                for item in part:
                     check_message(item, limits)
         elif dataclasses.is_dataclass(part):
             check_message(part, limits)
