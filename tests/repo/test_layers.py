@@ -43,7 +43,7 @@ EDGES = {
     "partition": "measure",
     "node": "building coordinator_links daemon data_links device directory files stage_compute stage_shell stage_state "
     "state_files",
-    "coordinator": "checkpoints collector export file_server ledger_thread run_directory store",
+    "coordinator": "ask checkpoints collector daemon export file_server intake ledger_thread listeners planner record run_directory store",
     "cli": "*",  # a command line is nothing but an edge
 }
 
