@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from brigade.partition.schedule import (
     peak_in_flight,
 )
 from brigade.wire.errors import ConfigError, PlanError
+from brigade.wire.run_spec import PipelineSpec
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "schedules.txt"
 SHAPES = [(1, 1), (1, 4), (2, 1), (2, 4), (3, 2), (3, 6), (4, 4), (6, 8)]
@@ -44,6 +46,10 @@ def test_1f1b_is_the_textbook_order() -> None:
 
 def test_gpipe_fills_then_drains() -> None:
     assert format_schedule(build("gpipe", 2, 3)) == "F0 F1 F2 B0 B1 B2\n" * 2
+
+
+def test_run_files_may_name_every_schedule() -> None:
+    assert set(get_args(get_type_hints(PipelineSpec)["schedule"])) == set(SCHEDULES)
 
 
 @given(stages=st.integers(1, 9), microbatches=st.integers(1, 20))

@@ -1,5 +1,6 @@
 """Whole plans: the choice of nodes, order and cuts, its reasons, and its refusals."""
 
+import dataclasses
 import random
 from itertools import pairwise
 from typing import Any
@@ -187,6 +188,14 @@ def test_stages_with_a_tied_parameter_have_a_link() -> None:
     assert set(names(made)) != {"ada", "bob", "cyd"}
 
 
+def test_the_optimizer_counts_once_a_step() -> None:
+    fleet = even_fleet(1, 2)
+    chain = fleet.chains()["id0"]
+    blocks = tuple(dataclasses.replace(block, optimizer_s=8.0) for block in chain.blocks)
+    made = plan_for(fleet, chains={"id0": dataclasses.replace(chain, blocks=blocks)})
+    assert made.period_s * 4 == pytest.approx(4 * 6.0 + 2 * 8.0)
+
+
 def test_small_batches_have_fewer_microbatches() -> None:
     assert plan_for(even_fleet(2, 4), train_samples=3).microbatches == 3
 
@@ -237,8 +246,7 @@ def test_incomplete_measurements_are_refused() -> None:
         plan_for(fleet, 2, links={})
     with pytest.raises(PlanError, match="0 samples"):
         plan_for(fleet, train_samples=0)
-    other = even_fleet(2, 4).chains()["id1"]
-    object.__setattr__(other, "fingerprint", "other")
+    other = dataclasses.replace(fleet.chains()["id1"], fingerprint="other")
     with pytest.raises(PlanError, match="ada and bob have different models"):
         plan_for(fleet, chains={"id0": fleet.chains()["id0"], "id1": other})
 
