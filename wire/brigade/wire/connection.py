@@ -139,7 +139,10 @@ class Connection:
         """
         self._network.check_thread()
         if self.verdict is None:
-            self.feed(MessageSubmitted((encode(message), *frames), priority))
+            pieces = (encode(message), *frames)
+            # Here and not in the core alone: the error belongs to this caller, also from within a callback.
+            self._session.outbox.check(pieces, priority)
+            self.feed(MessageSubmitted(pieces, priority))
 
     def close(self, reason: str, code: Code = "closed") -> None:
         """Tell the other side and close; what is not acknowledged yet may be lost, see `drained`."""

@@ -44,7 +44,7 @@ class Inbox:
 
     @property
     def unconsumed_bytes(self) -> int:
-        """Bytes received while delivery is paused, in units of credit; never above the window."""
+        """Bytes received while delivery is paused, in units of credit; above the window by less than one packet."""
         return self._received_cost - self._consumed_cost
 
     @property
@@ -74,8 +74,8 @@ class Inbox:
             self.gaps += 1
             self._gap_open = True
             # Once for each gap: everything in flight behind it arrives as well, and each report costs a resend.
-            self.gap_due = self._reported_gap_at != self.received
-            self._reported_gap_at = self.received
+            if self._reported_gap_at != self.received:
+                self._reported_gap_at, self.gap_due = self.received, True
             return []
         self._gap_open = self.gap_due = False
         cost = data_cost(data.parts, data.sizes)

@@ -43,7 +43,7 @@ class Outbox:
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes sent and not acknowledged, in units of credit; never above the window."""
+        """Bytes sent and not acknowledged, in units of credit; above the window by less than one fragment."""
         return self._sent_cost - self._acknowledged_cost
 
     @property
@@ -51,16 +51,24 @@ class Outbox:
         """Everything has been sent and acknowledged."""
         return not self._unacknowledged and not self._again and not any(self._waiting)
 
-    def submit(self, pieces: Sequence[Buffer], priority: int) -> None:
-        """Queue a message; raise `LocalProtocolError` if the other side could not take it."""
+    def check(self, pieces: Sequence[Buffer], priority: int) -> None:
+        """Raise `LocalProtocolError` if this is no message that the other side could take."""
         if not 0 <= priority < PRIORITIES:
             raise LocalProtocolError(f"priority {priority}, expected 0 to {PRIORITIES - 1}")
+        views = [memoryview(piece) for piece in pieces]
+        total_bytes = sum(view.nbytes for view in views)
+        if total_bytes > self._max_message_bytes:
+            raise LocalProtocolError(f"message of {total_bytes} bytes, at most {self._max_message_bytes}")
+        if len(views) > self._max_pieces:
+            raise LocalProtocolError(f"message of {len(views)} pieces, at most {self._max_pieces}")
+        if not all(view.c_contiguous for view in views):
+            raise LocalProtocolError("a frame must be contiguous memory")
+
+    def submit(self, pieces: Sequence[Buffer], priority: int) -> None:
+        """Queue a message that passes `check`."""
+        self.check(pieces, priority)
         # Fragments stay small beside the window, or a small window could not hold one.
         cutter = Cutter(pieces, priority, min(FRAGMENT_BYTES, max(1, self._window_bytes // 8)))
-        if cutter.total_bytes > self._max_message_bytes:
-            raise LocalProtocolError(f"message of {cutter.total_bytes} bytes, at most {self._max_message_bytes}")
-        if len(cutter.sizes) > self._max_pieces:
-            raise LocalProtocolError(f"message of {len(cutter.sizes)} pieces, at most {self._max_pieces}")
         self.queued_bytes += cutter.total_bytes
         self._waiting[priority].append(cutter)
 

@@ -29,7 +29,7 @@ async def probe(address: Endpoint, timeout_s: float = 2.0) -> Found:
     try:
         async with asyncio.timeout(timeout_s):
             writer.write(_GREETING)
-            while len(said) < len(_GREETING) and (more := await reader.read(len(_GREETING))):
+            while _may_be_greeting(said) and (more := await reader.read(len(_GREETING))):
                 said += more
     except (TimeoutError, OSError):
         if not said:
@@ -39,6 +39,10 @@ async def probe(address: Endpoint, timeout_s: float = 2.0) -> Found:
         with contextlib.suppress(OSError):
             writer.transport.abort()
     return _judge(said)
+
+
+def _may_be_greeting(said: bytes) -> bool:
+    return len(said) < len(_GREETING) and said[:1] in (b"", b"\xff")
 
 
 def _judge(said: bytes) -> Found:
