@@ -133,7 +133,7 @@ class AutogradStage:
         with self._autocast():
             for index, block in self.blocks.items():
                 with self._naming(slot, index, block), _evaluating(block):
-                    seed_block(self._run_seed, slot, index)
+                    seed_block(self._run_seed, slot, index, self._device)
                     originals = self._buffers[index].fork()
                     try:
                         value = block(value)
@@ -180,7 +180,7 @@ class AutogradStage:
             if self._recompute:
                 value = _copy(value)  # the block may change its input in place, and needs it again
             with self._naming(slot, index, block):
-                seed_block(self._run_seed, slot, index)
+                seed_block(self._run_seed, slot, index, self._device)
                 if before is None:
                     before = buffers.fork()
                     output = block(value)

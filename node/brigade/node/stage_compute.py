@@ -156,6 +156,10 @@ class StageCompute:
             of_inputs = self._autograd.backward(slot, [torch.ones(())] if gradients is None else gradients)
             return [None if each is None else each.to("cpu") for each in of_inputs]
 
+    def tied_parameter(self, key: str) -> Tensor:
+        """Return what a message about the follower `key` is about, for its shape and dtype."""
+        return self._tied.parameter(key).detach()
+
     def tied_gradients(self) -> dict[str, Tensor]:
         """Return, after the last backward, the gradients that owners on other stages wait for, by follower's key."""
         return self._tied.gradients()
@@ -168,11 +172,11 @@ class StageCompute:
         """Take the gradient of the follower `key` for a parameter owned here."""
         self._tied.add_gradient(key, gradient)
 
-    def end_of_step(self) -> StepSums:
+    def end_of_step(self, step: int) -> StepSums:
         """Return the sums of a step, after its last backward and the last awaited tied gradient."""
         if self._autograd.in_flight:
             raise LocalProtocolError(f"{self._autograd.in_flight} microbatches have not been run backward")
-        with self._timed("optimizer"):
+        with self._timed("optimizer"), self._reporting(step, f"gradient norm of blocks {self._block_names}"):
             self._tied.sum_gradients()
             squared_norm = self._squared_norm()
         return StepSums(

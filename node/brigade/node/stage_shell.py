@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 GRADIENT_PRIORITY = 1
 ACTIVATION_PRIORITY = 2
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -286,7 +288,7 @@ class StageShell:
             self._around.pass_on(stages[parameter], outgoing, GRADIENT_PRIORITY)
 
     async def _sum_gradients(self, step: int) -> None:
-        total = await self._computed(self._compute.end_of_step, step)
+        total = await self._computed(self._compute.end_of_step)
         self.handle(
             ev.GradientsSummed(
                 step, total.squared_norm, total.finite, total.loss_sum, total.target_count, total.samples
@@ -327,18 +329,22 @@ class StageShell:
             tokens=self._microbatches.token_count(step),
         )
 
-    async def _computed(self, job: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._compute_pool, job, *arguments)
+    async def _computed(self, job: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        work = partial(job, *arguments, **options)
+        return await asyncio.get_running_loop().run_in_executor(self._compute_pool, work)
 
-    async def _encode(self, job: Callable[..., T], *arguments: Any) -> T:
-        result, seconds = await asyncio.get_running_loop().run_in_executor(self._codec_pool, _timed, job, arguments)
+    async def _encode(self, job: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        result, seconds = await self._timed(partial(job, *arguments, **options))
         self._tally.encode_s += seconds
         return result
 
-    async def _decode(self, job: Callable[..., T], *arguments: Any) -> T:
-        result, seconds = await asyncio.get_running_loop().run_in_executor(self._codec_pool, _timed, job, arguments)
+    async def _decode(self, job: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        result, seconds = await self._timed(partial(job, *arguments, **options))
         self._tally.decode_s += seconds
         return result
+
+    async def _timed(self, work: Callable[[], T]) -> tuple[T, float]:
+        return await asyncio.get_running_loop().run_in_executor(self._codec_pool, _timed, work)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -356,7 +362,7 @@ class StageShell:
         self._around.fail(error)
 
 
-def _timed(job: Callable[..., T], arguments: tuple[Any, ...]) -> tuple[T, float]:
+def _timed(work: Callable[[], T]) -> tuple[T, float]:
     began = time.perf_counter()
-    result = job(*arguments)
+    result = work()
     return result, time.perf_counter() - began

@@ -46,6 +46,14 @@ class TiedWeights:
         """Keys of followers elsewhere whose gradients belong to a parameter owned here."""
         return frozenset(key for keys in self.owned.values() for key in keys if key not in self._parameters)
 
+    def parameter(self, key: str) -> nn.Parameter:
+        """Return the parameter here that goes by the follower's `key`; LocalProtocolError when there is none."""
+        names = (key, *(owner for owner, followers in self.owned.items() if key in followers))
+        found = next((self._parameters[name] for name in names if name in self._parameters), None)
+        if found is None:
+            raise LocalProtocolError(f"no tied parameter of this stage goes by {key}")
+        return found
+
     def gradients(self) -> dict[str, Tensor]:
         """Return the gradient of each parameter followed here, for its owner elsewhere; zeros where there is none."""
         return {key: _gradient_or_zeros(self._parameters[key]) for key in self.followed}
