@@ -102,7 +102,7 @@ def run_coordinator(
     run_file = read_run_file(spec_path)
     directory = directory_of(run_file, output_dir)
     with StateLock(directory):
-        open_journal(directory, verbosity=verbosity)
+        open_journal(directory, verbosity=1 if verbosity >= 1 else -1)  # the display shows what happens
         store = open_store(directory, resume=resume)
         try:
             keys = load_or_create(directory / KEY_NAME)
