@@ -1,6 +1,5 @@
 """Whatever arrives: a message or RemoteProtocolError (ConfigError where a person typed it), in bounded memory."""
 
-import gc
 import struct
 import tracemalloc
 from pathlib import Path
@@ -36,7 +35,6 @@ def decode_or_refuse(header, limits=LIMITS):
 
 
 def peak_of(header, limits=LIMITS):
-    gc.collect()
     tracemalloc.start()
     try:
         decode_or_refuse(header, limits)

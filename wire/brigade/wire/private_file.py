@@ -3,6 +3,7 @@
 import contextlib
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 from brigade.wire.errors import ConfigError
@@ -47,10 +48,9 @@ def create_private(path: Path, text: str) -> bool:
     """
     if not path.parent.is_dir():
         raise ConfigError(f"cannot write {path}: the directory {path.parent} does not exist")
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
-        draft.unlink(missing_ok=True)  # of a process with our number that died here
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        draft = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 os.fchmod(file.fileno(), 0o600)  # whatever the umask
