@@ -157,16 +157,15 @@ class StageCompute:
             return [None if each is None else each.to("cpu") for each in of_inputs]
 
     def tied_parameter(self, key: str) -> Tensor:
-        """Return what a message about the follower `key` is about, for its shape and dtype."""
+        """Return what a message about the follower `key` is about, for its shape and dtype.
+
+        Raises RemoteProtocolError when nothing here goes by that key.
+        """
         return self._tied.parameter(key).detach()
 
     def tied_gradients(self) -> dict[str, Tensor]:
         """Return, after the last backward, the gradients that owners on other stages wait for, by follower's key."""
         return self._tied.gradients()
-
-    def tied_parameter(self, key: str) -> Tensor:
-        """Return a parameter of this stage that has the shape and dtype of the tied parameter `key`."""
-        return self._tied.like(key)
 
     def add_tied_gradient(self, key: str, gradient: Tensor) -> None:
         """Take the gradient of the follower `key` for a parameter owned here."""

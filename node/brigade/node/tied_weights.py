@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from brigade.wire.errors import LocalProtocolError
+from brigade.wire.errors import LocalProtocolError, RemoteProtocolError
 from brigade.wire.plan import TiedParameter
 
 
@@ -47,21 +47,16 @@ class TiedWeights:
         return frozenset(key for keys in self.owned.values() for key in keys if key not in self._parameters)
 
     def parameter(self, key: str) -> nn.Parameter:
-        """Return the parameter here that goes by the follower's `key`; LocalProtocolError when there is none."""
+        """Return the parameter here that goes by the follower's `key`; RemoteProtocolError when there is none."""
         names = (key, *(owner for owner, followers in self.owned.items() if key in followers))
         found = next((self._parameters[name] for name in names if name in self._parameters), None)
         if found is None:
-            raise LocalProtocolError(f"no tied parameter of this stage goes by {key}")
+            raise RemoteProtocolError(f"no tied parameter of this stage goes by {key[:80]!r}")
         return found
 
     def gradients(self) -> dict[str, Tensor]:
         """Return the gradient of each parameter followed here, for its owner elsewhere; zeros where there is none."""
         return {key: _gradient_or_zeros(self._parameters[key]) for key in self.followed}
-
-    def like(self, key: str) -> Tensor:
-        """Return a parameter on this stage with the shape and dtype of `key`, which may live elsewhere."""
-        owner = next((owner for owner, followers in self.owned.items() if key in followers), key)
-        return self._parameters[owner].detach()
 
     def add_gradient(self, key: str, gradient: Tensor) -> None:
         """Keep the gradient of the follower `key`, to be summed when all are here."""
