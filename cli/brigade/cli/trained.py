@@ -14,10 +14,12 @@ from brigade.wire.run_spec import RunSpec
 
 EVALUATION_BATCH = 64
 TEMPERATURE = 0.8
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def load_trained(spec: RunSpec, path: Path) -> PlainModel:
     """Return the whole model with the weights of `path`; every name must match."""
+    torch.set_num_threads(1)  # small tensors: more threads only wait for one another, above all on a busy machine
     model = plain_model(spec.model, spec.seed)
     model.load_state_dict(load_file(path), strict=True)
     return model.eval()
@@ -37,5 +39,6 @@ def validation_loss(model: PlainModel, data: Source) -> float:
 
 
 def written_sample(model: PlainModel, prompt: str, length: int, seed: int) -> str:
-    """Return `prompt` and the `length` bytes that the model writes after it."""
-    return prompt + sample_text(model, prompt.encode(), length, TEMPERATURE, seed).decode("utf-8", errors="replace")
+    """Return `prompt` and the `length` bytes that the model writes after it; what a terminal might obey is replaced."""
+    written = sample_text(model, prompt.encode(), length, TEMPERATURE, seed).decode("utf-8", errors="replace")
+    return prompt + "".join(letter if letter.isprintable() or letter == "\n" else REPLACEMENT for letter in written)

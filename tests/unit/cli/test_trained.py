@@ -64,3 +64,9 @@ def test_a_sample_starts_with_its_prompt_and_is_the_same_each_time(spec, weights
     assert once == again
     assert once.startswith("AB\n")
     assert written_sample(model, "AB\n", 20, 2) != once
+
+
+def test_a_sample_holds_nothing_that_a_terminal_obeys(spec, weights):
+    written = written_sample(load_trained(spec, weights), "AB\n", 400, 1)
+    assert all(letter.isprintable() or letter == "\n" for letter in written)
+    assert "\N{REPLACEMENT CHARACTER}" in written, "an untrained model writes every byte"
