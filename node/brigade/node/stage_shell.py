@@ -288,7 +288,7 @@ class StageShell:
             self._around.pass_on(stages[parameter], outgoing, GRADIENT_PRIORITY)
 
     async def _sum_gradients(self, step: int) -> None:
-        total = await self._computed(self._compute.end_of_step)
+        total = await self._computed(self._compute.end_of_step, step)
         self.handle(
             ev.GradientsSummed(
                 step, total.squared_norm, total.finite, total.loss_sum, total.target_count, total.samples
