@@ -10,8 +10,8 @@ from torch import Tensor
 
 from brigade.compression.dtypes import DTYPES
 from brigade.wire.errors import ConfigError, RemoteProtocolError
+from brigade.wire.validity import Buffer
 
-Buffer = bytes | bytearray | memoryview
 MAX_DIMS = 16
 
 

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from brigade.compression import cast
 from brigade.compression.block_int import bound_int8, decode_int8, encode_int8
-from brigade.compression.buffers import Buffer, bytes_of, check_shape, check_tensor, dtype_name, plain, tensor_over
+from brigade.compression.buffers import bytes_of, check_shape, check_tensor, dtype_name, plain, tensor_over
 from brigade.compression.lossless import check_frame, restore, squeeze
 from brigade.compression.raw import decode_raw, encode_raw, raw_parts
 from brigade.compression.spec import Bf16Values, CodecSpec, Fp16Values, Int8Values, RawValues
 from brigade.wire.errors import RemoteProtocolError
+from brigade.wire.validity import Buffer
 
 
 @dataclass(frozen=True, slots=True)

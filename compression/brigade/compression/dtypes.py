@@ -1,9 +1,13 @@
-"""The tensor kinds that a link carries: name (as torch prints it), bytes and nature of an element. No torch."""
+"""The tensor kinds that a link carries: name, bytes and nature of an element. No torch.
+
+Names and bytes are those of the protocol, which are those of torch.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from brigade.wire.errors import ConfigError
+from brigade.wire.validity import ITEM_BYTES
 
 Kind = Literal["float", "complex", "integer", "bool"]
 
@@ -17,30 +21,16 @@ class DtypeInfo:
     kind: Kind
 
 
-_KINDS: tuple[tuple[Kind, dict[str, int]], ...] = (
-    (
-        "float",
-        {
-            "float64": 8,
-            "float32": 4,
-            "float16": 2,
-            "bfloat16": 2,
-            "float8_e4m3fn": 1,
-            "float8_e4m3fnuz": 1,
-            "float8_e5m2": 1,
-            "float8_e5m2fnuz": 1,
-            "float8_e8m0fnu": 1,
-        },
-    ),
-    ("complex", {"complex32": 4, "complex64": 8, "complex128": 16}),
-    (
-        "integer",
-        {"int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8},
-    ),
-    ("bool", {"bool": 1}),
-)
+def _kind(name: str) -> Kind:
+    if name == "bool":
+        return "bool"
+    if name.startswith("complex"):
+        return "complex"
+    return "float" if name.startswith(("float", "bfloat")) else "integer"
+
+
 DTYPES: dict[str, DtypeInfo] = {
-    name: DtypeInfo(name, item_bytes, kind) for kind, names in _KINDS for name, item_bytes in names.items()
+    name: DtypeInfo(name, item_bytes, _kind(name)) for name, item_bytes in ITEM_BYTES.items()
 }
 
 

@@ -8,10 +8,11 @@ import threading
 import torch
 import zstandard
 
-from brigade.compression.buffers import Buffer, bytes_of, tensor_over
+from brigade.compression.buffers import bytes_of, tensor_over
 from brigade.compression.planes import WORDS, join_planes, split_planes
 from brigade.compression.spec import Part, ZstdStage
 from brigade.wire.errors import RemoteProtocolError
+from brigade.wire.validity import Buffer
 
 SMALLEST = 128  # bytes; below, the frame's own header eats the gain
 WORTHWHILE = 0.98  # of the plain size; otherwise not worth the receiver's time

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brigade.compression.buffers import Buffer, bytes_of, dtype_name, plain, tensor_over
+from brigade.compression.buffers import bytes_of, dtype_name, plain, tensor_over
 from brigade.compression.dtypes import DTYPES
 from brigade.compression.spec import Part
 from brigade.wire.errors import RemoteProtocolError
+from brigade.wire.validity import Buffer
 
 NARROWER = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 LONGEST_NAME = max(len(name) for name in NARROWER)
