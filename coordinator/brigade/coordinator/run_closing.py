@@ -90,11 +90,16 @@ def _with_hint(run: RunState, ending: Ending) -> Ending:
 
 def await_saving(run: RunState, now: float) -> Outcome:
     """The last step is committed: wait for its checkpoint and its evaluation."""
+    assert run.line is not None
     done, of = run.tally.steps_done, run.spec.training.max_steps
     if done >= of or run.closing is None:
         run.ending = Ending(State.FINISHED, 0, f"all {done} steps are done")
     else:
         run.ending = Ending(run.closing.state, run.closing.exit_code, run.closing.reason)
+    failed_save, reason = run.save_failure
+    if failed_save == done:
+        run.ending = Ending(State.FAILED, FAILED, reason)
+        run.line.rounds.forget_evaluations()
     run.state = State.SAVING
     run.watch_at = None
     run.limit = Limit(now + SAVING_LIMIT_S, "the files of the last checkpoint do not arrive")
@@ -150,6 +155,7 @@ def miss_checkpoint(run: RunState, news: News, now: float) -> Outcome:
     run.line.saves.closed(news.content.steps_done)
     run.line.rounds.save_allowed = not run.line.saves.pending
     reason = f"the checkpoint of {news.content.steps_done} steps could not be saved: {news.content.reason}"
+    run.save_failure = (news.content.steps_done, reason)
     if run.state is State.SAVING:
         assert run.ending is not None
         if run.ending.state is not State.FAILED and news.content.steps_done == run.tally.steps_done:

@@ -20,6 +20,7 @@ from brigade.coordinator.run_events import (
     HangUp,
     MessageArrived,
     ModelExported,
+    Note,
     PartsProgressed,
     PartsStored,
     PlanMade,
@@ -148,6 +149,8 @@ class RunCore:
                 queue.extendleft(reversed([_as_news(i) for i in self._react(item, now)]))
             else:
                 commands.append(item)
+                if isinstance(item, Note):
+                    self.run.notes.append((now, item))
         return commands
 
     def next_deadline(self) -> float | None:

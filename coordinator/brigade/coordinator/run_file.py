@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Struct, to_builtins
@@ -208,6 +208,11 @@ def _explain(table: dict[str, Any], message: str) -> str:
     expected, place = match[1], match[3] or ""
     where = place or "the file"
     found = _found(table, place)
+    if choices := _choices_at(table, place):
+        given = _look_up(table, place)
+        near = get_close_matches(given, choices, n=1, cutoff=0.6) if isinstance(given, str) else []
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return f"{where}: expected one of {', '.join(map(repr, choices))}{found}{hint}"
     expected = expected[:1].lower() + expected[1:]
     return f"{where}: {expected}{found}"
 
@@ -239,6 +244,26 @@ def _found(table: dict[str, Any], place: str) -> str:
 
 def _keys_at(table: dict[str, Any], place: str) -> list[str]:
     """Return the keys that a table of the run file knows."""
+    kinds = _kinds_at(table, place, chosen=True)
+    tagged = [kind.__struct_config__.tag_field for kind in kinds if kind.__struct_config__.tag_field]
+    return [*tagged[:1], *(field.name for kind in kinds for field in msgspec.structs.fields(kind))]
+
+
+def _choices_at(table: dict[str, Any], place: str) -> list[str]:
+    """Return the texts that a key accepts; nothing if it accepts others."""
+    parent, _, key = place.rpartition(".")
+    choices: list[str] = []
+    for kind in _kinds_at(table, parent, chosen=False):
+        if kind.__struct_config__.tag_field == key:
+            choices.append(str(kind.__struct_config__.tag))
+        for field in msgspec.structs.fields(kind):
+            if field.name == key and get_origin(field.type) is Literal:
+                choices += get_args(field.type)
+    return choices
+
+
+def _kinds_at(table: dict[str, Any], place: str, *, chosen: bool) -> list[type[Struct]]:
+    """Return the structures that a table may be; `chosen`: only the one that its `kind` names."""
     kinds: list[type[Struct]] = [RunSpec]
     written: Any = table
     for key in place.split(".") if place else []:
@@ -246,9 +271,8 @@ def _keys_at(table: dict[str, Any], place: str) -> list[str]:
         fields = [field for kind in kinds for field in msgspec.structs.fields(kind) if field.name == key]
         kinds = [kind for field in fields for kind in _structs(field.type)]
         tag = written.get("kind") if isinstance(written, dict) else None
-        kinds = [kind for kind in kinds if len(kinds) == 1 or kind.__struct_config__.tag == tag]
-    tagged = [kind.__struct_config__.tag_field for kind in kinds if kind.__struct_config__.tag_field]
-    return [*tagged[:1], *(field.name for kind in kinds for field in msgspec.structs.fields(kind))]
+        kinds = [kind for kind in kinds if not chosen or len(kinds) == 1 or kind.__struct_config__.tag == tag]
+    return kinds
 
 
 def _structs(annotation: Any) -> list[type[Struct]]:

@@ -163,10 +163,10 @@ class Membership:
     def time_passed(self, now: float) -> Outcome:
         """Decide what was waiting for this moment."""
         late_s = now - (self.next_deadline() or now)
-        if late_s > STALL_S:  # messages may lie unread: everybody gets the time back that we slept
+        if late_s > STALL_S:  # we slept and heartbeats may lie unread: everybody gets a fresh grace
             for member in self.members.values():
-                member.heard_at += late_s
-                member.closed_at = None if member.closed_at is None else member.closed_at + late_s
+                member.heard_at = now
+                member.closed_at = None if member.closed_at is None else now
         outcome: Outcome = []
         for connection in [c for c, limit in self._ungreeted.items() if limit <= now]:
             del self._ungreeted[connection]

@@ -1,10 +1,11 @@
 """What a run remembers: everything that the reactions of the run core read and change."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from brigade.coordinator.checkpoint_manifest import Manifest
-from brigade.coordinator.run_events import Commit, Evaluation, RunCommand, Tell
+from brigade.coordinator.run_events import Commit, Evaluation, Note, RunCommand, Tell
 from brigade.coordinator.run_members import Member
 from brigade.coordinator.run_membership import Membership
 from brigade.coordinator.run_saves import SaveRounds
@@ -19,6 +20,7 @@ from brigade.wire.run_spec import RunSpec
 
 SAVING_LIMIT_S = 300.0  # without a byte of an awaited checkpoint
 RECENT_STEPS = 20
+RECENT_NOTES = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,8 @@ class RunState:
         self.watch_at: float | None = None  # when a step counts as slow
         self.watch_interval_s = 0.0
         self.save_warned_at: float | None = None
+        self.save_failure: tuple[int, str] = (-1, "")  # steps done of the newest checkpoint that failed, and why
+        self.notes: deque[tuple[float, Note]] = deque(maxlen=RECENT_NOTES)  # with the moment of each
         checkpoint = beginning.checkpoint
         self.tally = Tally(
             steps_done=beginning.first_step,

@@ -41,6 +41,10 @@ def describe_run(run: RunState, now: float) -> dict[str, Any]:
         "plan_reason": "" if run.line is None else run.line.plan.reason,
         "stages": [] if run.line is None else _stages(run, run.line),
         "nodes": _nodes(run, now),
+        "events": [
+            {"s_ago": round(now - at, 1), "kind": note.kind, "text": note.text, "node": note.node, "level": note.level}
+            for at, note in run.notes
+        ],
     }
 
 

@@ -91,6 +91,11 @@ class Store:
             )
         if readonly:
             return
+        damage = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if damage != "ok":
+            raise ConfigError(
+                f"{self.path}: it is damaged; restore it, or move the directory away to begin anew ({damage})"
+            )
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")  # a committed step survives a power failure
         if version == 0:
@@ -265,27 +270,7 @@ class Store:
                 f" sample_ids, nodes, duration_s, statistics FROM steps {condition} ORDER BY step, attempt"
             )
             for row in rows:
-                names = ("step", "attempt", "generation", "loss", "gradient_norm", "learning_rate", "gradient_scale")
-                yield msgspec.convert(
-                    dict(zip(names, row[:7], strict=True))
-                    | {
-                        "skipped": bool(row[7]),
-                        "tokens": row[8],
-                        "samples": json.loads(row[9]),
-                        "nodes": row[10],
-                        "duration_s": row[11],
-                        "statistics": json.loads(row[12]),
-                    },
-                    Commit,
-                )
-
-    def last_attempt(self) -> AttemptRow | None:
-        """Return the newest attempt."""
-        with self._explained():
-            row = self._connection.execute(
-                "SELECT attempt, first_step, state, coalesce(reason, '') FROM attempts ORDER BY attempt DESC LIMIT 1"
-            ).fetchone()
-        return row and AttemptRow(attempt=row[0], first_step=row[1], state=row[2], reason=row[3])
+                yield _as_commit(self.path, row)
 
     def evaluations(self) -> list[Evaluation]:
         """Return the held-out losses in order: for each step the one with the highest attempt."""
@@ -341,6 +326,17 @@ def _explain(path: Path, error: sqlite3.Error) -> str:
     )
     found = next((reason for word, reason in reasons if word in str(error).lower()), "")
     return f"{path}: {found} ({error})" if found else f"{path}: {error}"
+
+
+def _as_commit(path: Path, row: Sequence[Any]) -> Commit:
+    names = ("step", "attempt", "generation", "loss", "gradient_norm", "learning_rate", "gradient_scale")
+    facts = dict(zip(names, row[:7], strict=True))
+    facts |= {"skipped": bool(row[7]), "tokens": row[8], "nodes": row[10], "duration_s": row[11]}
+    try:
+        facts |= {"samples": json.loads(row[9]), "statistics": json.loads(row[12])}
+        return msgspec.convert(facts, Commit)
+    except ValueError as error:
+        raise StoreError(f"{path}: the row of step {row[0]} is damaged ({error})") from error
 
 
 def _json(value: Any) -> str:
