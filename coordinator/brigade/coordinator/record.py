@@ -1,5 +1,6 @@
 """The state of a run that nobody leads at the moment, as its files tell it."""
 
+import time
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
@@ -23,7 +24,7 @@ def recorded_status(run_dir: Path) -> dict[str, Any]:
     """
     with Store(run_dir / STORE_NAME, readonly=True) as store:
         run, plan, attempt = store.load_run(), store.latest_plan(), store.last_attempt()
-        commits, evaluations = list(store.commits()), store.evaluations()
+        commits, evaluations, events = list(store.commits()), store.evaluations(), store.events()
     if run is None:
         raise ConfigError(f"{run_dir} holds no run")
     last, evaluation = (commits[-1] if commits else None), (evaluations[-1] if evaluations else None)
@@ -57,6 +58,10 @@ def recorded_status(run_dir: Path) -> dict[str, Any]:
         "plan_reason": "" if plan is None else plan.reason,
         "stages": [] if plan is None else [describe_stage(plan, index, total) for index, total in enumerate(totals)],
         "nodes": [],
+        "events": [
+            {"s_ago": round(time.time() - event.at, 1), "kind": event.kind, "text": event.text, "node": event.node}
+            for event in events
+        ],
     }
 
 

@@ -272,6 +272,14 @@ class Store:
             for row in rows:
                 yield _as_commit(self.path, row)
 
+    def last_attempt(self) -> AttemptRow | None:
+        """Return the newest attempt."""
+        with self._explained():
+            row = self._connection.execute(
+                "SELECT attempt, first_step, state, coalesce(reason, '') FROM attempts ORDER BY attempt DESC LIMIT 1"
+            ).fetchone()
+        return row and AttemptRow(attempt=row[0], first_step=row[1], state=row[2], reason=row[3])
+
     def evaluations(self) -> list[Evaluation]:
         """Return the held-out losses in order: for each step the one with the highest attempt."""
         with self._explained():

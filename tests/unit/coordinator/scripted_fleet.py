@@ -411,7 +411,7 @@ class World:
         self.transcript.append(line)
 
 
-class Killed(Exception):
+class Killed(Exception):  # noqa: N818 - it is no error
     """The coordinator was killed here."""
 
 

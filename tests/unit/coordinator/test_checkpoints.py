@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -123,10 +124,8 @@ def test_killed_at_any_call_to_the_system_a_checkpoint_is_whole_or_none(tmp_path
         calls = 0
         seal(folder, 2)
         calls, limit = 0, limit_now
-        try:
+        with suppress(Died):
             life(folder)
-        except Died:
-            pass
         limit, calls = 10_000, 0
         clean_leftovers(folder)
         found = find_newest(folder, "run-1")

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.unit.coordinator.test_checkpoints import spec_of
 
 from brigade.coordinator.checkpoint_manifest import Manifest
 from brigade.coordinator.checkpoints import PartialCheckpoint
@@ -14,7 +15,6 @@ from brigade.wire.errors import CheckpointError, ConfigError
 from brigade.wire.messages import FileSpec
 from brigade.wire.plan import TiedParameter
 from brigade.wire.run_spec import GptSpec, MlpSpec
-from tests.unit.coordinator.test_checkpoints import spec_of
 
 
 def save(run_dir, blocks, *, steps_done=4, tied=(), dropped=()):

@@ -1,11 +1,11 @@
 """Who is let in, who is refused and why, and who counts as gone."""
 
 import pytest
+from tests.unit.coordinator.scripted_fleet import ScriptedNode, World, make_spec
 
 from brigade.coordinator.run_events import AbortAsked, ConnectionClosed, HangUp, MessageArrived, TimePassed
 from brigade.coordinator.run_members import clean_name, data_endpoint, free_name
 from brigade.wire import messages as m
-from tests.unit.coordinator.scripted_fleet import ScriptedNode, World, make_spec
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Whole runs of the core, told as transcripts, and what it does when something goes wrong."""
 
 import pytest
+from tests.unit.coordinator.scripted_fleet import OWNER_KEY, World, check_ledger, key_of, make_chain, make_spec
 
 from brigade.coordinator.run_core import EVENT_TRIGGERS, MESSAGE_TRIGGERS, REACTIONS
 from brigade.coordinator.run_events import (
@@ -23,7 +24,6 @@ from brigade.coordinator.run_events import (
 )
 from brigade.coordinator.run_table import TABLE, Reaction, State, Trigger
 from brigade.wire import messages as m
-from tests.unit.coordinator.scripted_fleet import OWNER_KEY, World, check_ledger, key_of, make_chain, make_spec
 
 
 def test_the_table_has_a_reaction_for_every_state_and_trigger():
@@ -318,7 +318,7 @@ def test_clipping_uses_the_norm_over_all_stages():
 
 def test_a_step_on_other_samples_is_the_end_of_that_node():
     world = World()
-    ada, bob = world.join("ada", "bob")
+    _, bob = world.join("ada", "bob")
     train = bob.train
 
     def cheat(step):
@@ -353,19 +353,19 @@ def test_a_step_on_other_samples_is_the_end_of_that_node():
 )
 def test_a_node_that_breaks_the_protocol_ends_its_session_only(message):
     world = World(make_spec(eval_steps=0))
-    ada, bob = world.join("ada", "bob")
+    _, bob = world.join("ada", "bob")
     world.run(until=lambda w: w.core.run.tally.steps_done == 2)
     world._queues.clear()
     bob.say(message)
     world.run()
     assert world.end.exit_code == 1
     assert "it broke the protocol" in world.end.reason
-    assert ada.ended is not None
+    assert world.nodes["ada"].ended is not None
 
 
 def test_messages_of_an_earlier_plan_are_dropped():
     world = World()
-    ada, bob = world.join("ada", "bob")
+    _, bob = world.join("ada", "bob")
     world.run(until=lambda w: w.core.run.tally.steps_done == 2)
     bob.say(m.StepApplied(generation=-1, step=0, stage=0, statistics=m.StageStatistics()))
     bob.say(m.GradientsReady(generation=-1, step=0, stage=0, squared_norm=1.0, finite=True))
@@ -375,7 +375,7 @@ def test_messages_of_an_earlier_plan_are_dropped():
 
 def test_a_slow_step_is_explained_less_and_less_often():
     world = World()
-    ada, bob = world.join("ada", "bob")
+    _, bob = world.join("ada", "bob")
     bob.train = lambda step: None
     world.run(until=lambda w: w.now > 500)
     slow = [note for note in world.notes if note.startswith("step 0 waits")]
@@ -422,7 +422,7 @@ def test_the_owner_is_told_how_the_run_is():
 
 def test_the_owner_may_stop_and_revoke_and_nobody_else_may():
     world = World(make_spec(max_steps=100))
-    ada, bob = world.join("ada", "bob")
+    _, bob = world.join("ada", "bob")
     world.run(until=lambda w: w.core.run.tally.steps_done == 2)
     assert ask(world, m.RevokeWanted(node="nobody"))[0].ok is False
     bob.say(m.StopWanted())  # a node is no owner
@@ -433,7 +433,7 @@ def test_the_owner_may_stop_and_revoke_and_nobody_else_may():
 
 def test_a_revoked_node_is_out_and_stays_out():
     world = World()
-    ada, bob = world.join("ada", "bob")
+    _, bob = world.join("ada", "bob")
     world.run(until=lambda w: w.core.run.tally.steps_done == 2)
     (answer,) = ask(world, m.RevokeWanted(node="bob"))
     assert answer.ok

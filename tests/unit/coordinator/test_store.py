@@ -1,19 +1,19 @@
 """The ledger survives kills and says plainly what is wrong with it."""
 
-import os
 import shutil
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from tests.unit.coordinator.scripted_fleet import World, make_device, make_spec
 
 from brigade.coordinator.ledger_thread import WARNING_INTERVAL_S, LedgerThread
 from brigade.coordinator.run_events import Commit, CommitStored, Evaluation, Note, StoreBroke, StoreCommit, StorePlan
 from brigade.coordinator.store import Store, StoreError
 from brigade.wire.errors import ConfigError
 from brigade.wire.messages import StageStatistics
-from tests.unit.coordinator.scripted_fleet import World, make_device, make_spec
 
 SPEC = make_spec()
 
@@ -163,9 +163,10 @@ def test_a_locked_file_is_told_as_such(store, path, monkeypatch):
     monkeypatch.setattr("brigade.coordinator.store.BUSY_TIMEOUT_S", 0.0)
     other = Store(path)
     other._connection.execute("BEGIN IMMEDIATE")
+    late = Store(path)
     with pytest.raises(StoreError, match="another program holds it open"):
-        other2 = Store(path)
-        other2.save_event("kind", "", "text")
+        late.save_event("kind", "", "text")
+    late.close()
     other.close()
 
 
@@ -177,9 +178,13 @@ def test_a_directory_that_is_not_there(tmp_path):
 def test_a_full_disk_is_told_as_such(store):
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
     store._connection.execute(f"PRAGMA max_page_count = {pages + 2}")
-    with pytest.raises(StoreError, match="the disk is full"):
+
+    def fill():
         for step in range(10_000):
             store.save_commit(make_commit(step))
+
+    with pytest.raises(StoreError, match="the disk is full"):
+        fill()
     kept = len(list(store.commits()))
     store._connection.execute("PRAGMA max_page_count = 100000")
     store.save_commit(make_commit(kept))  # goes on when there is room
@@ -189,7 +194,7 @@ def test_a_full_disk_is_told_as_such(store):
 def test_a_kill_in_the_middle_of_writing_loses_no_committed_step(path):
     script = f"""
 import os, sys
-sys.path.insert(0, {os.getcwd()!r})
+sys.path.insert(0, {str(Path.cwd())!r})
 from pathlib import Path
 from brigade.coordinator.store import Store
 from tests.unit.coordinator.test_store import make_commit, SPEC
