@@ -16,7 +16,7 @@ from brigade.compression.codec import build_codec
 from brigade.compression.spec import MAX_TEXT
 from brigade.compression.tensors import pack, unpack
 from brigade.wire.errors import RemoteProtocolError
-from brigade.wire.messages import TensorHeader
+from brigade.wire.message_parts import TensorHeader
 
 TEXTS = ["raw", "raw+zstd", "bf16", "bf16+zstd", "fp16+zstd", "int8", "int8:block=8,scale=fp32", "int8+zstd"]
 NAMES = ["float32", "float16", "bfloat16", "float64", "int64", "int8", "uint32", "bool", "complex64", "float8_e5m2"]

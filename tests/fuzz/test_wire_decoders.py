@@ -14,7 +14,8 @@ from brigade.wire.endpoint import parse_endpoint
 from brigade.wire.errors import ConfigError, RemoteProtocolError
 from brigade.wire.invite import Invite, check_proof
 from brigade.wire.limits import MIB, Limits
-from brigade.wire.messages import FilePart, TensorHeader, ValueHeader
+from brigade.wire.message_parts import TensorHeader, ValueHeader
+from brigade.wire.messages import FilePart
 from brigade.wire.validity import ITEM_BYTES, check_value_header, is_safe_name
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "wire_headers.txt"

@@ -9,6 +9,7 @@ from brigade.wire import messages as m
 from brigade.wire.costs import BlockCost, ChainReport, DeviceReport, LinkReport
 from brigade.wire.encoding import Message, decode, encode
 from brigade.wire.keys import node_id
+from brigade.wire.message_parts import FileSpec, Slot, StageStatistics, TensorHeader, ValueHeader
 from brigade.wire.messages import MESSAGES
 from brigade.wire.plan import Boundary, LeafSpec, NodeContact, Plan, StagePlan, TiedParameter
 from brigade.wire.run_spec import CompressionSpec, GptSpec, PipelineSpec, RunSpec, TextData, TrainingSpec
@@ -63,13 +64,13 @@ PLAN = Plan(
     reason="two stages suffice",
     spares=(CY,),
 )
-FILE = m.FileSpec(name="checkpoint/40/block-003.safetensors", size=123_456, sha256="0123456789abcdef" * 4)
-SLOT = m.Slot(step=41, index=3)
-TENSOR = m.TensorHeader(dtype="bfloat16", shape=(4, 128, 64), codec="bf16+zstd", frames=1)
-MASK = m.TensorHeader(dtype="bool", shape=(4, 128), codec="raw", frames=1)
-VALUE = m.ValueHeader(structure=BOUNDARY.structure, tensors=(TENSOR, MASK))
-TARGETS = m.ValueHeader(structure=0, tensors=(m.TensorHeader(dtype="int64", shape=(4, 128), codec="raw", frames=2),))
-STATISTICS = m.StageStatistics(forward_s=0.5, backward_s=1.0, wall_s=2.0, forward_bytes=1024, tokens=2048)
+FILE = FileSpec(name="checkpoint/40/block-003.safetensors", size=123_456, sha256="0123456789abcdef" * 4)
+SLOT = Slot(step=41, index=3)
+TENSOR = TensorHeader(dtype="bfloat16", shape=(4, 128, 64), codec="bf16+zstd", frames=1)
+MASK = TensorHeader(dtype="bool", shape=(4, 128), codec="raw", frames=1)
+VALUE = ValueHeader(structure=BOUNDARY.structure, tensors=(TENSOR, MASK))
+TARGETS = ValueHeader(structure=0, tensors=(TensorHeader(dtype="int64", shape=(4, 128), codec="raw", frames=2),))
+STATISTICS = StageStatistics(forward_s=0.5, backward_s=1.0, wall_s=2.0, forward_bytes=1024, tokens=2048)
 
 EXAMPLES = (
     m.Hello(

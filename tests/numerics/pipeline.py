@@ -25,7 +25,7 @@ from brigade.partition.measure import measure_chain
 from brigade.partition.samples import Source
 from brigade.partition.schedule import FORWARD, build
 from brigade.partition.sequencer import Sequencer
-from brigade.wire.messages import Slot
+from brigade.wire.message_parts import Slot
 from brigade.wire.plan import Boundary, NodeContact, Plan, StagePlan
 from brigade.wire.run_spec import RunSpec
 

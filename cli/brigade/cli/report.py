@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brigade.cli.curve import PLOT_EXTRA, Points, draw_terminal
-from brigade.wire.messages import StageStatistics
+from brigade.wire.message_parts import StageStatistics
 from brigade.wire.plan import StagePlan
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from brigade.compression.buffers import dtype_name, dtype_of
 from brigade.compression.codec import Codec, build_codec
 from brigade.wire.errors import ConfigError, RemoteProtocolError
-from brigade.wire.messages import TensorHeader
+from brigade.wire.message_parts import TensorHeader
 from brigade.wire.validity import Buffer
 
 SEED_STRIDE = 0x9E3779B97F4A7C15  # odd: every tensor of a message rounds with noise of its own

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from brigade.wire.errors import CheckpointError
-from brigade.wire.messages import FileSpec
+from brigade.wire.message_parts import FileSpec
 from brigade.wire.plan import TiedParameter
 
 FORMAT_VERSION = 1

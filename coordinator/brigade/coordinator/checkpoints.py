@@ -23,7 +23,7 @@ from brigade.coordinator.checkpoint_manifest import (
     folder_name,
 )
 from brigade.wire.errors import CheckpointError
-from brigade.wire.messages import FileSpec
+from brigade.wire.message_parts import FileSpec
 
 PARTIAL, DELETING, DAMAGED = ".partial", ".deleting", ".damaged"
 _SEALED = re.compile(r"^step-(\d{6,})$")

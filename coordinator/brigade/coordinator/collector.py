@@ -22,7 +22,7 @@ from brigade.coordinator.run_events import (
     RunEvent,
 )
 from brigade.wire.errors import BrigadeError, CheckpointError
-from brigade.wire.messages import FileSpec
+from brigade.wire.message_parts import FileSpec
 
 logger = logging.getLogger(__name__)
 

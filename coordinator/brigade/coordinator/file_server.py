@@ -7,7 +7,8 @@ from pathlib import Path
 
 from brigade.coordinator.checkpoint_manifest import folder_name, parse_wire_name
 from brigade.wire.connection import Connection
-from brigade.wire.messages import FilePart, FileSpec, FileWanted
+from brigade.wire.message_parts import FileSpec
+from brigade.wire.messages import FilePart, FileWanted
 
 logger = logging.getLogger(__name__)
 

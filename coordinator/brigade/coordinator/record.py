@@ -12,7 +12,7 @@ from brigade.coordinator.run_events import Commit
 from brigade.coordinator.status import STATUS_VERSION, describe_stage
 from brigade.coordinator.store import STORE_NAME, Store
 from brigade.wire.errors import ConfigError
-from brigade.wire.messages import StageStatistics
+from brigade.wire.message_parts import StageStatistics
 
 INTERRUPTED = "interrupted"  # its coordinator ended without a word
 

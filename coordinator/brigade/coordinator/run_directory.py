@@ -15,7 +15,7 @@ from brigade.coordinator.run_file import RunFile, changes, run_identity
 from brigade.coordinator.run_state import Beginning
 from brigade.coordinator.store import STORE_NAME, RunRow, Store
 from brigade.wire.errors import CheckpointError, ConfigError
-from brigade.wire.messages import FileSpec
+from brigade.wire.message_parts import FileSpec
 
 KEY_NAME = "coordinator.key"
 SECRET_NAME = "invite.secret"  # noqa: S105 - the name of the file

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from brigade.coordinator.checkpoint_manifest import Manifest
 from brigade.wire.costs import ChainReport, DeviceReport, LinkReport
 from brigade.wire.encoding import Message
-from brigade.wire.messages import FileSpec, StageStatistics
+from brigade.wire.message_parts import FileSpec, StageStatistics
 from brigade.wire.plan import NodeContact, Plan
 
 # --- events: something has happened ---------------------------------------------------------------------------------

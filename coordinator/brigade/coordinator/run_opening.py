@@ -13,7 +13,8 @@ from brigade.coordinator.run_survey import LINKS_LIMIT_S, PROFILE_LIMIT_S, Surve
 from brigade.coordinator.run_table import State
 from brigade.coordinator.run_training import begin_training
 from brigade.wire.errors import PlanError
-from brigade.wire.messages import FileSpec, Leaving, LinksMeasured, LoadStage, Profiled, StageLoaded
+from brigade.wire.message_parts import FileSpec
+from brigade.wire.messages import Leaving, LinksMeasured, LoadStage, Profiled, StageLoaded
 
 # --- gathering ------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from brigade.coordinator.checkpoint_manifest import Manifest, block_of, missing_blocks
 from brigade.coordinator.run_events import CollectParts, DropCheckpoint, OpenCheckpoint, RunCommand, SealCheckpoint
 from brigade.wire.errors import RemoteProtocolError
-from brigade.wire.messages import FileSpec, StateSaved
+from brigade.wire.message_parts import FileSpec
+from brigade.wire.messages import StateSaved
 from brigade.wire.plan import Plan
 
 ManifestMaker = Callable[[int, int, tuple[FileSpec, ...]], Manifest]  # (steps done, tokens seen, files)

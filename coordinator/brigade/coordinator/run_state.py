@@ -14,7 +14,7 @@ from brigade.coordinator.run_survey import Survey
 from brigade.coordinator.run_table import State, Trigger
 from brigade.partition.batching import Batching
 from brigade.wire.encoding import Message
-from brigade.wire.messages import FileSpec, StageStatistics
+from brigade.wire.message_parts import FileSpec, StageStatistics
 from brigade.wire.plan import Boundary, Plan
 from brigade.wire.run_spec import RunSpec
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from brigade.coordinator.learning_rate import learning_rate
 from brigade.coordinator.run_events import Commit, Evaluation
 from brigade.wire.errors import RemoteProtocolError
-from brigade.wire.messages import ApplyStep, Evaluated, GradientsReady, StageStatistics, StepApplied
+from brigade.wire.message_parts import StageStatistics
+from brigade.wire.messages import ApplyStep, Evaluated, GradientsReady, StepApplied
 from brigade.wire.plan import Plan
 from brigade.wire.run_spec import TrainingSpec
 

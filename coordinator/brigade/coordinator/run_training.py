@@ -11,14 +11,8 @@ from brigade.coordinator.run_membership import Outcome
 from brigade.coordinator.run_state import News, RunState
 from brigade.coordinator.run_table import State
 from brigade.wire.errors import RemoteProtocolError
-from brigade.wire.messages import (
-    ApplyStep,
-    BeginTraining,
-    Evaluated,
-    GradientsReady,
-    StageStatistics,
-    StepApplied,
-)
+from brigade.wire.message_parts import StageStatistics
+from brigade.wire.messages import ApplyStep, BeginTraining, Evaluated, GradientsReady, StepApplied
 
 LEAST_WATCH_S = 30.0
 WATCH_STEPS = 10  # a step is slow when it takes as long as so many usual ones

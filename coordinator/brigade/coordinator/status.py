@@ -5,7 +5,7 @@ from typing import Any
 
 from brigade.coordinator.run_state import Line, RunState
 from brigade.coordinator.run_table import State
-from brigade.wire.messages import StageStatistics
+from brigade.wire.message_parts import StageStatistics
 from brigade.wire.plan import Plan
 
 STATUS_VERSION = 1

@@ -19,7 +19,7 @@ from brigade.node.randomness import seed_block
 from brigade.node.stage_error import StageError
 from brigade.partition import tree
 from brigade.wire.errors import BrigadeError, LocalProtocolError
-from brigade.wire.messages import Slot
+from brigade.wire.message_parts import Slot
 
 Gradients = list[Tensor | None]  # one for each tensor of a boundary value; None is zero
 

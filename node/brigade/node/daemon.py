@@ -32,16 +32,8 @@ from brigade.wire.endpoint import parse_endpoint
 from brigade.wire.errors import BrigadeError, RemoteProtocolError
 from brigade.wire.invite import Invite, prove
 from brigade.wire.journal import open_journal
-from brigade.wire.messages import (
-    FileSpec,
-    Hello,
-    LoadStage,
-    MeasureLinks,
-    ProfileBlocks,
-    Pulse,
-    StateSaved,
-    Welcome,
-)
+from brigade.wire.message_parts import FileSpec
+from brigade.wire.messages import Hello, LoadStage, MeasureLinks, ProfileBlocks, Pulse, StateSaved, Welcome
 from brigade.wire.network import Network
 from brigade.wire.plan import NodeContact
 from brigade.wire.verdict import Verdict

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from brigade.wire.connection import Connection
 from brigade.wire.errors import CheckpointError, RemoteProtocolError
-from brigade.wire.messages import FilePart, FileSpec, FileWanted
+from brigade.wire.message_parts import FileSpec
+from brigade.wire.messages import FilePart, FileWanted
 
 PART_BYTES = 1024 * 1024
 BULK_PRIORITY = 3

@@ -9,7 +9,7 @@ from brigade.node.parcels import Parcel
 from brigade.partition import tree
 from brigade.partition.batching import Batching, evaluation_batches
 from brigade.wire.errors import RemoteProtocolError
-from brigade.wire.messages import Slot
+from brigade.wire.message_parts import Slot
 from brigade.wire.plan import Plan
 from brigade.wire.run_spec import FactoryData, RunSpec
 

@@ -14,7 +14,8 @@ from brigade.compression.tensors import pack, unpack
 from brigade.partition import tree
 from brigade.wire.encoding import Buffer
 from brigade.wire.errors import RemoteProtocolError
-from brigade.wire.messages import Activation, Gradient, Slot, TensorHeader, TiedGradient, TiedWeight, ValueHeader
+from brigade.wire.message_parts import Slot, TensorHeader, ValueHeader
+from brigade.wire.messages import Activation, Gradient, TiedGradient, TiedWeight
 from brigade.wire.plan import Boundary, Plan
 
 RAW = "raw"

@@ -7,7 +7,7 @@ Blocks draw from torch's default generators; nothing else in a node's process ma
 import torch
 
 from brigade.partition.seeds import derive
-from brigade.wire.messages import Slot
+from brigade.wire.message_parts import Slot
 
 
 def seed_block(run_seed: int, slot: Slot, block: int, device: torch.device) -> None:

@@ -25,7 +25,7 @@ from brigade.node.tied_weights import TiedWeights
 from brigade.partition import tree
 from brigade.partition.chain import Chain
 from brigade.wire.errors import BrigadeError, LocalProtocolError
-from brigade.wire.messages import Slot
+from brigade.wire.message_parts import Slot
 from brigade.wire.plan import Plan
 from brigade.wire.run_spec import RunSpec
 

@@ -41,7 +41,8 @@ from brigade.partition.batching import Batching
 from brigade.partition.schedule import build
 from brigade.partition.sequencer import Sequencer
 from brigade.wire.errors import LocalProtocolError, RemoteProtocolError
-from brigade.wire.messages import Evaluated, GradientsReady, Slot, StageStatistics, StepApplied
+from brigade.wire.message_parts import Slot, StageStatistics
+from brigade.wire.messages import Evaluated, GradientsReady, StepApplied
 from brigade.wire.plan import Plan
 
 

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from brigade.wire.messages import Evaluated, GradientsReady, Slot, StageStatistics, StepApplied
+from brigade.wire.message_parts import Slot, StageStatistics
+from brigade.wire.messages import Evaluated, GradientsReady, StepApplied
 
 # --- events: something has happened ---------------------------------------------------------------------------------
 

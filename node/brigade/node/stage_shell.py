@@ -35,7 +35,8 @@ from brigade.node.tied import tied_roles
 from brigade.partition.seeds import derive
 from brigade.wire.encoding import Message
 from brigade.wire.errors import RemoteProtocolError
-from brigade.wire.messages import Activation, Gradient, Slot, StageStatistics, TiedGradient, TiedWeight
+from brigade.wire.message_parts import Slot, StageStatistics
+from brigade.wire.messages import Activation, Gradient, TiedGradient, TiedWeight
 from brigade.wire.plan import Plan
 from brigade.wire.run_spec import RunSpec
 

@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from brigade.wire.errors import CheckpointError
-from brigade.wire.messages import FileSpec
+from brigade.wire.message_parts import FileSpec
 
 FORMAT = 1
 _FACTS = "brigade"  # one header entry, so that equal states give equal files
@@ -114,7 +115,8 @@ def _write_one(directory: Path, name: str, file: StateFile) -> FileSpec:
             size = stream.tell()
         partial.replace(directory / name)
     except (OSError, SafetensorError) as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         raise CheckpointError(f"{directory / name} cannot be written: {error}") from error
     return FileSpec(name=name, size=size, sha256=digest)
 

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from brigade.cli.report import DemoReport, link_traffic, show, write_json
-from brigade.wire.messages import StageStatistics
+from brigade.wire.message_parts import StageStatistics
 from brigade.wire.plan import NodeContact, StagePlan
 
 

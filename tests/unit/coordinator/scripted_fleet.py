@@ -45,6 +45,7 @@ from brigade.wire.admission import Admission
 from brigade.wire.costs import BlockCost, ChainReport, DeviceReport, LinkReport
 from brigade.wire.invite import prove
 from brigade.wire.keys import node_id
+from brigade.wire.message_parts import FileSpec, StageStatistics
 from brigade.wire.plan import Boundary, LeafSpec, Plan, StagePlan
 from brigade.wire.run_spec import GptSpec, PipelineSpec, RunSpec, TextData, TrainingSpec
 
@@ -208,7 +209,7 @@ class ScriptedNode:
             self.state = fold(self.state, self.world.batching.sample_ids(step), order.learning_rate)
         self.say(
             m.StepApplied(
-                generation=generation, step=step, stage=self.stage, statistics=m.StageStatistics(wait_s=1.0, wall_s=4.0)
+                generation=generation, step=step, stage=self.stage, statistics=StageStatistics(wait_s=1.0, wall_s=4.0)
             )
         )
         if order.evaluate and self.stage == len(self.plan.stages) - 1:
@@ -222,7 +223,7 @@ class ScriptedNode:
     def save(self, order):
         held = self.plan.stages[self.stage]
         files = tuple(
-            m.FileSpec(name=f"checkpoint/{order.step + 1}/block-{b:03}.safetensors", size=1, sha256=self.state)
+            FileSpec(name=f"checkpoint/{order.step + 1}/block-{b:03}.safetensors", size=1, sha256=self.state)
             for b in range(held.first_block, held.end_block)
         )
         self.say(m.StateSaved(generation=order.generation, step=order.step, stage=self.stage, files=files))
@@ -269,7 +270,7 @@ class World:
             attempt=self.disk.attempt,
             generation=self.disk.generation,
             checkpoint=None if newest is None else self.disk.checkpoints[newest],
-            data=m.FileSpec(name="data/x.txt", size=1, sha256="d"),
+            data=FileSpec(name="data/x.txt", size=1, sha256="d"),
             inputs=INPUTS,
             train_samples=TRAIN_SAMPLES,
             validation_samples=5,

@@ -21,7 +21,7 @@ from brigade.coordinator.checkpoints import PartialCheckpoint, clean_leftovers, 
 from brigade.coordinator.collector import Collector
 from brigade.coordinator.run_events import CheckpointFailed, CheckpointSealed, PartsStored
 from brigade.wire.errors import CheckpointError
-from brigade.wire.messages import FileSpec
+from brigade.wire.message_parts import FileSpec
 
 CONTENT = {
     "block-000.safetensors": b"weights of block 0",

@@ -12,7 +12,7 @@ from brigade.coordinator.checkpoints import PartialCheckpoint
 from brigade.coordinator.export import export_model
 from brigade.partition.chain import plain_model
 from brigade.wire.errors import CheckpointError, ConfigError
-from brigade.wire.messages import FileSpec
+from brigade.wire.message_parts import FileSpec
 from brigade.wire.plan import TiedParameter
 from brigade.wire.run_spec import GptSpec, MlpSpec
 

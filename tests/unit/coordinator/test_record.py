@@ -2,7 +2,7 @@ import pytest
 
 from brigade.coordinator.record import stage_totals
 from brigade.coordinator.run_events import Commit
-from brigade.wire.messages import StageStatistics
+from brigade.wire.message_parts import StageStatistics
 
 
 def commit(step, generation, *statistics):

@@ -24,6 +24,7 @@ from brigade.coordinator.run_events import (
 )
 from brigade.coordinator.run_table import TABLE, Reaction, State, Trigger
 from brigade.wire import messages as m
+from brigade.wire.message_parts import StageStatistics
 
 
 def test_the_table_has_a_reaction_for_every_state_and_trigger():
@@ -346,7 +347,7 @@ def test_a_step_on_other_samples_is_the_end_of_that_node():
     [
         m.GradientsReady(generation=0, step=7, stage=1, squared_norm=1.0, finite=True),
         m.GradientsReady(generation=0, step=2, stage=0, squared_norm=1.0, finite=True),
-        m.StepApplied(generation=0, step=2, stage=1, statistics=m.StageStatistics()),
+        m.StepApplied(generation=0, step=2, stage=1, statistics=StageStatistics()),
         m.Evaluated(generation=0, step=1, loss_sum=1.0, target_count=1),
         m.PulseEcho(number=1),
     ],
@@ -367,7 +368,7 @@ def test_messages_of_an_earlier_plan_are_dropped():
     world = World()
     _, bob = world.join("ada", "bob")
     world.run(until=lambda w: w.core.run.tally.steps_done == 2)
-    bob.say(m.StepApplied(generation=-1, step=0, stage=0, statistics=m.StageStatistics()))
+    bob.say(m.StepApplied(generation=-1, step=0, stage=0, statistics=StageStatistics()))
     bob.say(m.GradientsReady(generation=-1, step=0, stage=0, squared_norm=1.0, finite=True))
     assert world.run().exit_code == 0
     check_ledger(world.disk, world.spec)

@@ -13,7 +13,7 @@ from brigade.coordinator.ledger_thread import WARNING_INTERVAL_S, LedgerThread
 from brigade.coordinator.run_events import Commit, CommitStored, Evaluation, Note, StoreBroke, StoreCommit, StorePlan
 from brigade.coordinator.store import Store, StoreError
 from brigade.wire.errors import ConfigError
-from brigade.wire.messages import StageStatistics
+from brigade.wire.message_parts import StageStatistics
 
 SPEC = make_spec()
 

@@ -8,7 +8,8 @@ import pytest
 
 from brigade.node.files import PART_BYTES, FileExchange, FileFetch, describe, sha256_of
 from brigade.wire.errors import CheckpointError, RemoteProtocolError
-from brigade.wire.messages import FilePart, FileSpec, FileWanted
+from brigade.wire.message_parts import FileSpec
+from brigade.wire.messages import FilePart, FileWanted
 
 
 class Wire:
@@ -69,9 +70,9 @@ def test_a_wrong_checksum_leaves_nothing_behind(tmp_path: Path) -> None:
         fetch.add(FilePart(name="data/x", offset=0, size=3), memoryview(b"abc"))
         with pytest.raises(CheckpointError, match="wrong checksum"):
             await fetch.done
-        assert list(tmp_path.iterdir()) == []
 
     asyncio.run(scenario())
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from brigade.node.parcels import (
 )
 from brigade.partition import tree
 from brigade.wire.errors import RemoteProtocolError
-from brigade.wire.messages import Slot, TiedWeight
+from brigade.wire.message_parts import Slot
+from brigade.wire.messages import TiedWeight
 from brigade.wire.plan import Boundary, LeafSpec, Plan
 
 SLOT = Slot(step=3, index=1)

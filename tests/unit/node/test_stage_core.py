@@ -12,7 +12,8 @@ from brigade.node import stage_events as ev
 from brigade.node.stage_core import TRANSITIONS, Phase, StageCore
 from brigade.partition.batching import Batching
 from brigade.wire.errors import LocalProtocolError, RemoteProtocolError
-from brigade.wire.messages import Evaluated, GradientsReady, Slot, StageStatistics, StepApplied
+from brigade.wire.message_parts import Slot, StageStatistics
+from brigade.wire.messages import Evaluated, GradientsReady, StepApplied
 from brigade.wire.plan import NodeContact, Plan, StagePlan, TiedParameter
 
 

@@ -11,14 +11,15 @@ from brigade.wire import messages as m
 from brigade.wire.encoding import decode, encode, unpack
 from brigade.wire.errors import LocalProtocolError, RemoteProtocolError
 from brigade.wire.limits import Limits
+from brigade.wire.message_parts import Slot, TensorHeader, ValueHeader
 
-TENSOR = m.TensorHeader(dtype="float32", shape=(2, 3), codec="raw", frames=1)
+TENSOR = TensorHeader(dtype="float32", shape=(2, 3), codec="raw", frames=1)
 GRADIENT = m.Gradient(
     run_id="run",
     generation=1,
-    slot=m.Slot(step=5, index=2),
+    slot=Slot(step=5, index=2),
     attempt=0,
-    value=m.ValueHeader(structure=["l", [0, None, ["s", -3], ["s", 2**64 - 1], ["s", "ü"]]], tensors=(TENSOR,)),
+    value=ValueHeader(structure=["l", [0, None, ["s", -3], ["s", 2**64 - 1], ["s", "ü"]]], tensors=(TENSOR,)),
 )
 
 
@@ -106,9 +107,9 @@ def test_the_run_that_a_welcome_brings_is_validated():
         m.FileWanted(name="/etc/passwd"),
         m.StatusTold(status={"of": object()}),
         m.Done(ok=True, reason="\ud800"),
-        m.Slot(step=1, index=1),
+        Slot(step=1, index=1),
         "text",
-        dataclasses.replace(GRADIENT, value=m.ValueHeader(structure=0, tensors=(TENSOR,) * 2000)),
+        dataclasses.replace(GRADIENT, value=ValueHeader(structure=0, tensors=(TENSOR,) * 2000)),
     ],
     ids=lambda message: repr(message)[:40],
 )

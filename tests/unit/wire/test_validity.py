@@ -10,6 +10,7 @@ from brigade.wire import messages as m
 from brigade.wire.errors import RemoteProtocolError
 from brigade.wire.keys import node_id
 from brigade.wire.limits import Limits
+from brigade.wire.message_parts import FileSpec, Slot, TensorHeader, ValueHeader
 from brigade.wire.plan import Boundary, LeafSpec, NodeContact, Plan, StagePlan
 from brigade.wire.validity import (
     ITEM_BYTES,
@@ -40,11 +41,11 @@ PLAN = Plan(
 
 
 def tensor(shape=(2, 3), dtype="float32", codec="raw", frames=1):
-    return m.TensorHeader(dtype=dtype, shape=shape, codec=codec, frames=frames)
+    return TensorHeader(dtype=dtype, shape=shape, codec=codec, frames=frames)
 
 
 def value(*tensors):
-    return m.ValueHeader(structure=None, tensors=tensors)
+    return ValueHeader(structure=None, tensors=tensors)
 
 
 def refused(message, words):
@@ -104,7 +105,7 @@ def activation(own, targets, samples=()):
     return m.Activation(
         run_id="r",
         generation=1,
-        slot=m.Slot(step=1, index=0),
+        slot=Slot(step=1, index=0),
         attempt=0,
         value=own,
         targets=targets,
@@ -138,9 +139,7 @@ def test_messages_without_payload_come_without_frames():
 
 def test_frames_and_messages_have_a_largest_size():
     limits = Limits(max_frame_bytes=10, max_message_bytes=15)
-    message = m.Gradient(
-        run_id="r", generation=1, slot=m.Slot(step=1, index=0), attempt=0, value=value(tensor(frames=2))
-    )
+    message = m.Gradient(run_id="r", generation=1, slot=Slot(step=1, index=0), attempt=0, value=value(tensor(frames=2)))
     check_frames(message, [b"x" * 10, b"x" * 5], limits)
     with pytest.raises(RemoteProtocolError, match="frame of 11 bytes"):
         check_frames(message, [b"x" * 11, b""], limits)
@@ -231,7 +230,7 @@ def test_a_stage_is_one_of_its_plan():
 
 
 def test_checksums_are_hexadecimal():
-    good = m.FileSpec(name="a", size=1, sha256="0" * 64)
+    good = FileSpec(name="a", size=1, sha256="0" * 64)
     check_message(m.StateSaved(generation=1, step=1, stage=0, files=(good,)))
     for checksum in ("", "0" * 63, "0" * 63 + "G", "A" * 64):
         refused(m.StateSaved(generation=1, step=1, stage=0, files=(replace(good, sha256=checksum),)), "checksum")
@@ -259,7 +258,7 @@ def test_only_some_numbers_may_be_minus_one():
     check_message(m.Pulse(number=0, incarnation="x"))
     refused(m.NodeFailed(stage=-2, step=-1, what="", error=""), "NodeFailed.stage is -2")
     refused(m.BeginTraining(generation=0, step=-1), "BeginTraining.step is -1")
-    refused(m.Gradient(run_id="", generation=0, slot=m.Slot(step=-1, index=0), attempt=0, value=value()), "Slot.step")
+    refused(m.Gradient(run_id="", generation=0, slot=Slot(step=-1, index=0), attempt=0, value=value()), "Slot.step")
 
 
 def test_ports_and_times():

@@ -15,11 +15,11 @@ from brigade.wire.endpoint import parse_endpoint
 from brigade.wire.errors import ConfigError, RemoteProtocolError
 from brigade.wire.keys import is_key, is_node_id
 from brigade.wire.limits import DEFAULT_LIMITS, Limits
+from brigade.wire.message_parts import FileSpec, TensorHeader, ValueHeader
 from brigade.wire.messages import (
     Activation,
     ApplyStep,
     FilePart,
-    FileSpec,
     FileWanted,
     Gradient,
     GradientsReady,
@@ -27,10 +27,8 @@ from brigade.wire.messages import (
     LinkProbe,
     LoadStage,
     MeasureLinks,
-    TensorHeader,
     TiedGradient,
     TiedWeight,
-    ValueHeader,
     Welcome,
 )
 from brigade.wire.plan import LeafSpec, NodeContact, Plan
