@@ -143,7 +143,7 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(tmp_path, run_dir, run_file)
         assert stopped.returncode == 0, stopped.stderr
         assert fleet.wait(coordinator) == 3, said(tmp_path)
         assert not fleet.settle(deadline_s=20.0)
-    done = json.loads(brigade("status", "--json").stdout)["steps_done"]
+    done = json.loads(brigade("status", "--json").stdout)["step"]
     assert done > 4
 
     run_file(done + 5)
@@ -151,7 +151,7 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(tmp_path, run_dir, run_file)
         coordinator = start(fleet, tmp_path, path, run_dir, "--resume")
         assert fleet.wait(coordinator) == 0, said(tmp_path)
     after = json.loads(brigade("status", "--json").stdout)
-    assert (after["state"], after["steps_done"]) == ("finished", done + 5)
+    assert (after["state"], after["step"]) == ("finished", done + 5)
 
 
 def test_the_demo_shows_what_came_out(tmp_path):
@@ -181,7 +181,7 @@ def test_the_demo_shows_what_came_out(tmp_path):
         (["up", "no-such-file.toml"], "no-such-file.toml"),
         (["status", "no-such-run"], "no-such-run"),
         (["stop"], "no run was started"),
-        (["join", "no-such-file", "--memory", "lots"], "amount of memory"),
+        (["join", "brigade1-AAAA", "--memory", "lots"], "amount of memory"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message):
