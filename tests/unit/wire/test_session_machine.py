@@ -21,7 +21,7 @@ class Sessions(RuleBasedStateMachine):
         self.random = random.Random(7)
         self.count = 0
         self.paused = set()
-        self.pair.advance(0.0)
+        self.pair.open()
 
     def side(self, name):
         return self.pair.a if name == "a" else self.pair.b
@@ -49,10 +49,22 @@ class Sessions(RuleBasedStateMachine):
     def cut(self, b_notices):
         self.pair.cut(b_notices)
 
-    @precondition(lambda self: not self.pair.connected and self.pair.a.wants_route)
-    @rule()
-    def connect(self):
+    @precondition(lambda self: not self.pair.connected)
+    @rule(steps=st.integers(0, 4))
+    def reconnect(self, steps):
+        self.pair.advance(2.0)
         self.pair.connect()
+        for _ in range(steps):
+            for side in (self.pair.a, self.pair.b):
+                self.pair.send(side)
+                self.pair.arrive(self.pair.other(side))
+
+    @precondition(lambda self: self.pair.connected)
+    @rule(name=SIDES, sent=st.integers(1, 9), arrived=st.integers(0, 9))
+    def cut_in_the_middle(self, name, sent, arrived):
+        self.pair.send(self.side(name), sent)
+        self.pair.arrive(self.pair.other(self.side(name)), arrived)
+        self.pair.cut()
 
     @precondition(lambda self: self.pair.connected and self.pair.b_has_route)
     @rule(name=SIDES, data=st.data())

@@ -65,7 +65,7 @@ class Inbox:
 
     def accept(self, data: Data) -> list[Arrived]:
         """Take a packet and return the messages to deliver; duplicates and packets behind a gap are dropped."""
-        if data.number < self.received:
+        if data.number <= self.received:
             self.duplicate_packets += 1
             # Tell again: the sender may not know.
             self._told_received = -1
