@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, assert_never
 
 from brigade.wire.drive import Driver
-from brigade.wire.encoding import Message, decode, encode
+from brigade.wire.encoding import Message, check_frames, decode, encode
 from brigade.wire.errors import RemoteProtocolError
 from brigade.wire.identity import node_id
 from brigade.wire.network import Network
@@ -217,6 +217,7 @@ class Connection:
         try:
             header, *frames = delivery.pieces or (b"",)
             message = decode(header)
+            check_frames(message, frames)
         except RemoteProtocolError as error:
             self.feed(CloseRequested(Verdict("protocol", f"{self.label} broke the protocol: {error}")))
             return
