@@ -160,8 +160,7 @@ class AutogradStage:
         return arrived
 
     def _autocast(self) -> torch.autocast:
-        # Without the cache of cast weights every use of a weight is cast on its own: equal sums in every split.
-        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._bf16, cache_enabled=False)
+        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._bf16)
 
     def _run_block(self, slot: Slot, index: int, block: nn.Module, value: Any) -> Any:
         run = self._block_run(slot, index, block)
