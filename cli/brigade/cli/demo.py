@@ -48,7 +48,8 @@ def demo(
     )
     code = train(run_dir, run_file, flag)
     if code != 0:
-        typer.echo(f"What each node said lies in {run_dir / NODES}.", err=True)
+        if code == 1:
+            typer.echo(f"What each node said lies in {run_dir / NODES}.", err=True)
         raise typer.Exit(code)
     from brigade.cli.examine import examine  # now, because torch takes memory and seconds
     from brigade.cli.example import example_file

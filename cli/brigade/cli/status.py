@@ -20,6 +20,6 @@ def status(run_dir: RunDirectory = None, as_json: AsJson = False) -> None:
         return
     from rich.console import Console
 
-    from brigade.cli.status_page import status_page
+    from brigade.cli.status_page import show_status
 
-    Console(highlight=False).print(status_page(facts))
+    show_status(facts, Console())

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from rich.console import Group
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -12,16 +12,22 @@ Status = Mapping[str, Any]
 UNKNOWN = "-"
 
 
-def status_page(status: Status) -> Group:
-    """Return headline, stages and nodes."""
-    parts: list[Text | Table] = [Text(line) for line in headline(status)]
+def show_status(status: Status, console: Console) -> None:
+    """Print headline, stages and nodes."""
+
+    def say(text: str, style: str = "") -> None:
+        console.print(Text(text, style=style), soft_wrap=True)
+
+    for line in headline(status):
+        say(line)
     if status["stages"]:
-        parts += [Text(), stage_table(status)]
+        say("")
+        console.print(stage_table(status))
         if status["plan_reason"]:
-            parts.append(Text(f"plan: {status['plan_reason']}", style="dim"))
+            say(f"plan: {status['plan_reason']}", "dim")
     if status["nodes"]:
-        parts += [Text(), node_table(status)]
-    return Group(*parts)
+        say("")
+        console.print(node_table(status))
 
 
 def headline(status: Status) -> list[str]:
@@ -61,18 +67,17 @@ def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 def stage_table(status: Status) -> Table:
     """Return a row a stage: who holds which blocks, and how its compute and its links do."""
     right = ("stage", "share", "sent", "wait")
-    table = plain_table("stage", "node", "blocks", "share", "link", "codec there / back", "sent", "wait", right=right)
+    table = plain_table("stage", "node", "blocks", "share", "link", "codec", "sent", "wait", right=right)
     for row in status["stages"]:
         raw = row["forward_raw_bytes"] + row["backward_raw_bytes"]
         sent = row["forward_bytes"] + row["backward_bytes"]
-        codecs = f"{row['forward_codec']} / {row['backward_codec']}"
         cells = (
             str(row["stage"]),
             row["node"],
             block_range(row["first_block"], row["end_block"] - 1),
             percent(row["compute_share"]),
             link_text(row),
-            codecs,
+            codec_text(row, last=row is status["stages"][-1]),
             f"{raw / sent:.1f}x less" if sent else UNKNOWN,
             percent(row["wait_share"]),
         )
@@ -106,6 +111,12 @@ def link_text(row: Status) -> str:
     if row["link_rtt_s"] is not None:
         text += f", {row['link_rtt_s'] * 1e3:.1f} ms"
     return text
+
+
+def codec_text(row: Status, *, last: bool) -> str:
+    """Return what the stage's links use: for activations to the next stage, for gradients to the one before."""
+    ways = [row["forward_codec"]] * (not last) + [row["backward_codec"]] * (row["stage"] > 0)
+    return " / ".join(dict.fromkeys(ways)) or UNKNOWN
 
 
 def percent(share: float | None) -> str:

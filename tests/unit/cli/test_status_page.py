@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from brigade.cli.status_page import headline, status_page
+from brigade.cli.status_page import headline, show_status
 
 
 def stage(index, node, blocks, **changes):
@@ -96,7 +96,7 @@ def status():
 
 def page(status):
     out = io.StringIO()
-    Console(file=out, width=140).print(status_page(status))
+    show_status(status, Console(file=out, width=140))
     return out.getvalue()
 
 
@@ -107,9 +107,12 @@ def test_the_page_shows_progress_stages_and_nodes(status):
         "loss 2.5000, validation loss 2.7500 after step 100, 10,240 tokens/s, 0:01:01 left, checkpoint after step 100"
     )
     first = next(line for line in lines if line.strip().startswith("0"))
-    for part in ("ada", "0-1", "50%", "-> grace, 550 MB/s, 0.4 ms", "int8:block=64+zstd / bf16", "4.0x less", "25%"):
+    for part in ("ada", "0-1", "50%", "-> grace, 550 MB/s, 0.4 ms", "int8:block=64+zstd", "4.0x less", "25%"):
         assert part in first, part
-    assert any("grace [x]" in line for line in lines), "brackets are no markup"
+    assert "bf16" not in first, "the first stage sends no gradients"
+    last = next(line for line in lines if "grace [x]" in line)  # brackets are no markup
+    assert "bf16" in last
+    assert "int8" not in last, "the last stage sends no activations"
     assert any("forward of microbatch 2" in line for line in lines)
     assert any("spare" in line and "leaving" in line for line in lines)
     assert any("three stages pay" in line for line in lines)
@@ -136,3 +139,8 @@ def test_the_end_has_its_reason_and_its_model(status):
     lines = headline(over)
     assert "reason: lost ada: no pulse for 15 s" in lines
     assert "model: runs/x/model.safetensors" in lines
+
+
+def test_two_codecs_are_both_named(status):
+    middle = [stage(0, "a", (0, 1)), stage(1, "b", (1, 2)), stage(2, "c", (2, 3))]
+    assert "int8:block=64+zstd / bf16" in page(status | {"stages": middle})
