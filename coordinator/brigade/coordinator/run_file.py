@@ -1,5 +1,6 @@
 """Reads a run file (TOML) into a `RunSpec`: a mistake names file, key, what was found and what was expected."""
 
+import math
 import re
 import tomllib
 from collections.abc import Iterator
@@ -90,6 +91,9 @@ def read_run_file(path: Path) -> RunFile:
 def _unsound(spec: RunSpec) -> Iterator[str]:
     """Yield what is valid by itself and does not fit together."""
     training, model = spec.training, spec.model
+    for key, value in _leaves(to_builtins(spec)):
+        if isinstance(value, float) and not math.isfinite(value):
+            yield f"{key} is {value}, expected a finite number"
     if training.microbatches > training.batch_size:
         yield (
             f"training.microbatches is {training.microbatches}, expected at most training.batch_size"
@@ -213,6 +217,8 @@ def _explain(table: dict[str, Any], message: str) -> str:
         near = get_close_matches(given, choices, n=1, cutoff=0.6) if isinstance(given, str) else []
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return f"{where}: expected one of {', '.join(map(repr, choices))}{found}{hint}"
+    if " matching regex " in expected and (described := _description_at(table, place)):
+        return f"{where}: expected {described}{found}"
     expected = expected[:1].lower() + expected[1:]
     return f"{where}: {expected}{found}"
 
@@ -260,6 +266,14 @@ def _choices_at(table: dict[str, Any], place: str) -> list[str]:
             if field.name == key and get_origin(field.type) is Literal:
                 choices += get_args(field.type)
     return choices
+
+
+def _description_at(table: dict[str, Any], place: str) -> str:
+    """Return in words what a key accepts; empty where nobody wrote it down."""
+    parent, _, key = place.rpartition(".")
+    fields = [field for kind in _kinds_at(table, parent, chosen=True) for field in msgspec.structs.fields(kind)]
+    notes = [note for field in fields if field.name == key for note in get_args(field.type)[1:]]
+    return next((note.description for note in notes if isinstance(note, msgspec.Meta) and note.description), "")
 
 
 def _kinds_at(table: dict[str, Any], place: str, *, chosen: bool) -> list[type[Struct]]:

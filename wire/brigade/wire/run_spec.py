@@ -149,10 +149,19 @@ class CompressionSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     backward: str = "raw"
 
 
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="up to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
+    ),
+]
+
+
 class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One training job."""
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    name: Name
     seed: Natural = 0
     output_dir: str | None = None  # runs/<name> beside the working directory when absent
     model: ModelSpec
