@@ -11,13 +11,14 @@ UNIT_BYTES: dict[str, int] = {"": 1, "b": 1} | {
 }
 
 
-def parse_byte_size(text: str) -> int:
+def parse_byte_size(text: str, option: str = "") -> int:
     """Return the number of bytes; GiB and G count 1024s, GB counts 1000s; case does not matter.
 
-    Raises ConfigError.
+    Raises ConfigError, which names the option.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     factor = UNIT_BYTES.get(match[2].lower()) if match else None
     if match is None or factor is None:
-        raise ConfigError(f"{text!r} is not an amount of memory; write it like 4GiB, 500MB or 1073741824")
+        where = f"{option}: " if option else ""
+        raise ConfigError(f"{where}{text!r} is not an amount of memory; write it like 4GiB, 500MB or 1073741824")
     return round(float(match[1]) * factor)

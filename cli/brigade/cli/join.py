@@ -102,7 +102,7 @@ def join(
         listen=listen,
         advertise=advertise,
         threads=threads,
-        memory_limit_bytes=parse_byte_size(memory) if memory else 0,
+        memory_limit_bytes=parse_byte_size(memory, "--memory") if memory else 0,
         trusted=tuple(trust or ()),
         patience_s=patience,
         verbosity=verbosity_of(verbose, quiet),

@@ -3,10 +3,17 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from brigade.wire.endpoint import check_host, parse_endpoint
+from brigade.wire.invite import Invite
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """The choices of `brigade join`; `None` and 0 leave the choice to the daemon."""
+    """The choices of `brigade join`; `None` and 0 leave the choice to the daemon.
+
+    Raises ConfigError for an invite or an address that nobody can use, so that a slip of the hand is answered before
+    torch is imported, which takes seconds.
+    """
 
     invite: str  # the text that the coordinator printed
     name: str | None = None
@@ -19,3 +26,9 @@ class NodeOptions:
     trusted: tuple[str, ...] = ()  # packages whose functions a run file may name
     patience_s: float = 600.0  # how long to look for a coordinator that has gone
     verbosity: int = 0  # -1 quiet, 0 warnings and milestones, 1 detail
+
+    def __post_init__(self) -> None:
+        Invite.parse(self.invite)
+        parse_endpoint(self.listen)
+        if self.advertise:
+            check_host(self.advertise)
