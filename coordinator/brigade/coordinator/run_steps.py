@@ -172,7 +172,7 @@ class StepRounds:
             return None
         if number != self.step or self._storing is not None:
             return None  # the step before is not committed yet
-        reports = step.gradients.values()
+        reports = [step.gradients[stage] for stage in range(self._stages)]  # sums must not depend on who came first
         step.norm = math.sqrt(sum(max(0.0, report.squared_norm) for report in reports))
         skip = not (all(report.finite for report in reports) and math.isfinite(step.norm))
         training, done = self._training, number + 1
