@@ -159,9 +159,9 @@ class CoordinatorProcess:
         self._interrupts = 0
         self._farewells: set[asyncio.Task[None]] = set()
         self._hurry = asyncio.Event()
-        self._ledger = LedgerThread(store, self._answer, time.monotonic)
+        self._ledger = LedgerThread(store, self._answer, self._warn, time.monotonic)
         self._collector = Collector(directory, checkpoints_dir, self._answer, time.monotonic)
-        self._planner = Planner(beginning.run_id, beginning.spec, checkpoints_dir, self._answer)
+        self._planner = Planner(beginning.run_id, beginning.spec, checkpoints_dir, self._answer, self._warn)
         self._outlets: dict[type, Callable[[Any], None]] = {
             Tell: self._tell,
             HangUp: self._hang_up,
@@ -268,7 +268,8 @@ class CoordinatorProcess:
     def _watch_signals(self) -> None:
         self._loop.add_signal_handler(signal.SIGINT, self._interrupted, "stopped by Ctrl-C")
         self._loop.add_signal_handler(signal.SIGTERM, self._interrupted, "stopped by a signal to end")
-        self._loop.add_signal_handler(signal.SIGHUP, self._interrupted, "stopped: its terminal was closed")
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            self._loop.add_signal_handler(signal.SIGHUP, self._interrupted, "stopped: its terminal was closed")
 
     def _interrupted(self, reason: str) -> None:
         self._interrupts += 1
@@ -300,6 +301,11 @@ class CoordinatorProcess:
         if isinstance(event, CheckpointSealed):
             self._ledger.note_checkpoint(event.steps_done, self._taken_up.beginning.attempt, event.size)
         self._loop.call_soon_threadsafe(self._feed, event)
+
+    def _warn(self, text: str) -> None:
+        """Show a warning of another thread; it is not kept, for it may be about what keeps it."""
+        logger.info(text)
+        self._loop.call_soon_threadsafe(self._display.note, Note(kind="disk", text=text, level="warning"))
 
     # --- commands -----------------------------------------------------------------------------------------------
 

@@ -29,18 +29,25 @@ Written = StorePlan | StoreNode | StoreRevocation | StoreCommit | StoreEvaluatio
 
 
 class LedgerThread:
-    """The one writer of the store; `answer` is called in the writing thread."""
+    """The one writer of the store; `answer` and `warn` are called in the writing thread."""
 
-    def __init__(self, store: Store, answer: Callable[[RunEvent], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        answer: Callable[[RunEvent], None],
+        warn: Callable[[str], None],
+        clock: Callable[[], float],
+    ) -> None:
         self._store = store
         self._answer = answer
+        self._warn = warn
         self._clock = clock
         self._warned_at: float | None = None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
 
     def submit(self, command: Written) -> None:
         """Queue a command."""
-        self._pool.submit(self.write, command)
+        self._pool.submit(self._write_guarded, command)
 
     def note_checkpoint(self, steps_done: int, attempt: int, size: int) -> None:
         """Queue the fact that a checkpoint was sealed."""
@@ -81,6 +88,13 @@ class LedgerThread:
             case Note(kind=kind, node=node, text=text):
                 self._without_fail(lambda: store.save_event(kind, node, text))
 
+    def _write_guarded(self, command: Written) -> None:
+        try:
+            self.write(command)
+        except Exception as error:  # a commit that is never answered would hang the run
+            logger.exception("the ledger has a bug")
+            self._answer(StoreBroke(reason=f"{type(error).__name__}: {error}"))
+
     def _without_fail(self, write: Callable[[], None]) -> None:
         try:
             write()
@@ -88,4 +102,4 @@ class LedgerThread:
             now = self._clock()
             if self._warned_at is None or now >= self._warned_at + WARNING_INTERVAL_S:
                 self._warned_at = now
-                logger.warning("some of the run's history is lost: %s", error)
+                self._warn(f"some of the run's history is lost: {error}")

@@ -16,13 +16,21 @@ logger = logging.getLogger(__name__)
 
 
 class Planner:
-    """Answers MakePlan; `answer` is called in the planning thread."""
+    """Answers MakePlan; `answer` and `warn` are called in the planning thread."""
 
-    def __init__(self, run_id: str, spec: RunSpec, checkpoints_dir: Path, answer: Callable[[RunEvent], None]) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        spec: RunSpec,
+        checkpoints_dir: Path,
+        answer: Callable[[RunEvent], None],
+        warn: Callable[[str], None],
+    ) -> None:
         self._run_id = run_id
         self._spec = spec
         self._checkpoints_dir = checkpoints_dir
         self._answer = answer
+        self._warn = warn
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="planner")
 
     def submit(self, order: MakePlan) -> None:
@@ -58,5 +66,5 @@ class Planner:
         blocks = next(iter(order.chains.values())).blocks
         size = sum(block.parameter_bytes + block.optimizer_bytes for block in blocks)
         if text := space_warning(self._checkpoints_dir, size, self._spec.training.save_total_limit):
-            logger.warning(text)
+            self._warn(text)
         self._answer(PlanMade(plan=made))

@@ -59,7 +59,7 @@ def open_store(directory: Path, *, resume: bool) -> Store:
         raise ConfigError(f"there is no run to resume in {directory}; leave out --resume to begin one")
     store = Store(path)
     row = None if resume else store.load_run()
-    if row is not None:
+    if row is not None and store.has_steps():
         store.close()
         raise ConfigError(
             f"{directory} holds the run {row.name} already: `brigade up --resume` goes on with it;"
@@ -80,10 +80,12 @@ def take_up(directory: Path, store: Store, run_file: RunFile) -> TakenUp:
     row = store.load_run()
     if row is None:
         store.create_run(secrets.token_hex(8), identity, spec)
-        row = store.load_run()
-        assert row is not None
+    elif not store.has_steps():
+        store.replace_run(identity, spec)
     else:
         remarks += _compare(row, identity, run_file)
+    row = store.load_run()
+    assert row is not None
     checkpoints_dir = directory / CHECKPOINTS_NAME
     checkpoints_dir.mkdir(exist_ok=True)
     if leftovers := clean_leftovers(checkpoints_dir):
@@ -96,7 +98,7 @@ def take_up(directory: Path, store: Store, run_file: RunFile) -> TakenUp:
             raise CheckpointError(f"the checkpoint of {checkpoint.steps_done} steps is of another training job")
         _check_ledger(store, checkpoint.steps_done)
         remarks.append(("resumed", f"going on from the checkpoint of {checkpoint.steps_done} steps"))
-    elif row.attempt:
+    elif store.has_steps():
         remarks.append(("resumed", "there is no whole checkpoint: beginning again at step 0"))
     attempt = row.attempt + 1
     store.begin_attempt(attempt, checkpoint.steps_done if checkpoint else 0, spec)

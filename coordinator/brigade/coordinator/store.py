@@ -141,6 +141,18 @@ class Store:
         attempt = newest[0] if newest else 0
         return RunRow(run_id=row[0], name=row[1], identity=row[2], spec=spec, attempt=attempt, generation=generation)
 
+    def replace_run(self, identity: str, spec: RunSpec) -> None:
+        """Let a run in which no step was committed be another training job; its id stays, invites hold it."""
+        with self._explained(), self._transaction():
+            self._connection.execute(
+                "UPDATE run SET name = ?, identity = ?, spec = ?", (spec.name, identity, _json(spec))
+            )
+
+    def has_steps(self) -> bool:
+        """Tell whether any step was ever committed."""
+        with self._explained():
+            return bool(self._connection.execute("SELECT EXISTS (SELECT 1 FROM steps)").fetchone()[0])
+
     def begin_attempt(self, attempt: int, first_step: int, spec: RunSpec) -> None:
         """Write down that training is taken up at this step."""
         with self._explained(), self._transaction():

@@ -3,7 +3,8 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.coordinator.scripted_fleet import Disk, Killed, World, check_ledger, make_spec, uninterrupted
+from tests.unit.coordinator.scripted_fleet import Disk, Killed, World, check_ledger, uninterrupted
+from tests.unit.coordinator.scripted_node import make_spec
 
 SPEC = make_spec(max_steps=7, save_steps=2, eval_steps=3)
 NAMES = ("ada", "bob")

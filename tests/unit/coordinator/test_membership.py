@@ -1,7 +1,8 @@
 """Who is let in, who is refused and why, and who counts as gone."""
 
 import pytest
-from tests.unit.coordinator.scripted_fleet import ScriptedNode, World, make_spec
+from tests.unit.coordinator.scripted_fleet import World
+from tests.unit.coordinator.scripted_node import ScriptedNode, make_spec
 
 from brigade.coordinator.run_events import AbortAsked, ConnectionClosed, HangUp, MessageArrived, TimePassed
 from brigade.coordinator.run_members import clean_name, data_endpoint, free_name

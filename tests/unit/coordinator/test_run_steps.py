@@ -1,6 +1,32 @@
-"""What is decided about a step, who may say what about it, and what the owner hears."""
+"""The rounds of a step: the decision depends on what the stages report, not on who reports first."""
+
+import math
 
 import pytest
+
+from brigade.coordinator.run_steps import StepRounds
+from brigade.wire.messages import GradientsReady
+from brigade.wire.plan import NodeContact, Plan, StagePlan
+from brigade.wire.run_spec import TrainingSpec
+
+SQUARES = (1.0, 1e-16, 1e16, 0.1, 3e-9)  # their sum depends on the order in which they are added
+
+
+def make_rounds():
+    contact = NodeContact(node_id="n", name="n", public_key="k", endpoint="tcp://h:1")
+    stages = tuple(StagePlan(contact=contact, first_block=i, end_block=i + 1) for i in range(len(SQUARES)))
+    plan = Plan(
+        run_id="run-1",
+        generation=0,
+        stages=stages,
+        schedule="1f1b",
+        microbatches=1,
+        train_samples=2,
+        validation_samples=0,
+        boundaries=(),
+    )
+    training = TrainingSpec(max_steps=2, batch_size=2, microbatches=1, max_grad_norm=0.5)
+    return StepRounds(training, plan, attempt=1, first_step=0, sample_ids=lambda step: [0, 1])
 
 
 @pytest.mark.parametrize("first", range(len(SQUARES)))

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.coordinator.scripted_fleet import World, make_device, make_spec
+from tests.unit.coordinator.scripted_fleet import World
+from tests.unit.coordinator.scripted_node import make_device, make_spec
 
 from brigade.coordinator.ledger_thread import WARNING_INTERVAL_S, LedgerThread
 from brigade.coordinator.run_events import Commit, CommitStored, Evaluation, Note, StoreBroke, StoreCommit, StorePlan
@@ -222,20 +223,21 @@ for step in range(100000):
 
 def test_the_ledger_thread_tells_what_the_core_must_know(store):
     answers, clock = [], iter([0.0, 1.0, WARNING_INTERVAL_S + 1.0])
-    ledger = LedgerThread(store, answers.append, lambda: next(clock))
+    ledger = LedgerThread(store, answers.append, pytest.fail, lambda: next(clock))
     ledger.write(StoreCommit(commit=make_commit(0)))
     assert answers == [CommitStored(step=0)]
     ledger.write(StoreCommit(commit=make_commit(0)))
     assert isinstance(answers[-1], StoreBroke)
 
 
-def test_what_is_only_history_costs_a_warning_a_minute(store, caplog):
+def test_what_is_only_history_costs_a_warning_a_minute(store):
     store._connection.execute("DROP TABLE events")
-    clock = iter([0.0, 1.0, WARNING_INTERVAL_S + 1.0])
-    ledger = LedgerThread(store, lambda event: pytest.fail("no answer is due"), lambda: next(clock))
+    clock, warnings = iter([0.0, 1.0, WARNING_INTERVAL_S + 1.0]), []
+    ledger = LedgerThread(store, pytest.fail, warnings.append, lambda: next(clock))
     for _ in range(3):
         ledger.write(Note(kind="kind", text="text"))
-    assert caplog.text.count("history is lost") == 2
+    assert len(warnings) == 2
+    assert "history is lost" in warnings[0]
 
 
 def test_a_plan_that_cannot_be_stored_is_told(store):
@@ -243,7 +245,7 @@ def test_a_plan_that_cannot_be_stored_is_told(store):
     world.join("ada", "bob")
     world.run()
     answers = []
-    ledger = LedgerThread(store, answers.append, lambda: 0.0)
+    ledger = LedgerThread(store, answers.append, pytest.fail, lambda: 0.0)
     for _ in range(2):
         ledger.write(StorePlan(plan=world.core.run.line.plan, attempt=1))
     assert [type(answer) for answer in answers] == [StoreBroke]
