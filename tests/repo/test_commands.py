@@ -1,6 +1,6 @@
 """The surface of the command line: names, options and how fast it answers.
 
-After an intended change: `BRIGADE_REGENERATE=1 pytest tests/repo/test_commands.py`, then review the diff.
+After an intended change: `pytest --regenerate-golden tests/repo/test_commands.py`, then review the diff.
 """
 
 import json
@@ -8,15 +8,12 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
 from brigade.cli.app import app
 
-ROOT = Path(__file__).resolve().parents[2]
-GOLDEN = ROOT / "tests" / "golden" / "commands.txt"
 HEAVY = {
     "torch",
     "zmq",
@@ -54,10 +51,8 @@ def surface():
     return "\n".join(lines) + "\n"
 
 
-def test_the_surface_is_what_was_agreed():
-    if os.environ.get("BRIGADE_REGENERATE"):
-        GOLDEN.write_text(surface())
-    assert surface() == GOLDEN.read_text()
+def test_the_surface_is_what_was_agreed(golden):
+    golden("commands.txt", surface())
 
 
 @pytest.mark.parametrize("command", ["demo", "up", "join", "status", "stop", "export", "revoke"])
