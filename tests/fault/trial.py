@@ -10,6 +10,7 @@ from tests.fault import ledger
 from tests.fault.life import Process
 
 DEADLINE_S = 60.0
+SILENCE_LIMIT_S = 4.0  # a killed node counts as lost after so long
 POLL_S = 0.002
 NAMES = ("ada", "grace", "linus")
 
@@ -77,7 +78,7 @@ class Trial:
 
     # --- starting ---------------------------------------------------------------------------------------------
 
-    def write(self, *, nodes=3, steps=STEPS, save_steps=2, silence_limit_s=4):
+    def write(self, *, nodes=3, steps=STEPS, save_steps=2, silence_limit_s=SILENCE_LIMIT_S):
         path = self.root / "fault.toml"
         path.write_text(
             RUN_FILE.format(
@@ -125,6 +126,14 @@ class Trial:
             assert time.monotonic() < end, f"waited in vain for {what}\n{self.said()}"
             time.sleep(POLL_S)
         return found
+
+    def wait_for_text(self, process, text):
+        """Wait until a process, whoever leads, has printed this."""
+        end = time.monotonic() + DEADLINE_S
+        while text not in process.output.read_text():
+            assert process.exit_code is None, f"{process.name} ended before it said {text!r}\n{self.said()}"
+            assert time.monotonic() < end, f"waited in vain for {text!r} of {process.name}\n{self.said()}"
+            time.sleep(POLL_S)
 
     def lines(self):
         """Return what the coordinator of this life has printed so far, as JSON."""

@@ -16,6 +16,7 @@ from brigade.wire.errors import BrigadeError, RemoteProtocolError
 from brigade.wire.invite import Invite
 from brigade.wire.messages import FilePart, Hello, Pulse, PulseEcho, Welcome
 from brigade.wire.network import Network
+from brigade.wire.session_events import SessionOptions
 from brigade.wire.verdict import Verdict
 
 log = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ class CoordinatorLinks:
             return Verdict("closed", "joined")
         raise JoinError(verdict)
 
-    def _dial(self, endpoint: Endpoint, what: str) -> Connection:
+    def _dial(self, endpoint: Endpoint, what: str, options: SessionOptions | None = None) -> Connection:
         connection = dial(
             self._network,
             self._keys,
@@ -121,13 +122,16 @@ class CoordinatorLinks:
             self,
             deadline_s=JOIN_DEADLINE_S,
             label=f"{what} at {endpoint}",
+            options=options,
         )
         self._opening[connection] = asyncio.get_running_loop().create_future()
         return connection
 
     def enter(self, welcome: Welcome) -> None:
         """Open the pulse and the bulk connection and start the heartbeat."""
-        self._pulse = self._dial(Endpoint(self._host, welcome.pulse_port), "the coordinator's pulse socket")
+        pulse = Endpoint(self._host, welcome.pulse_port)
+        silence = SessionOptions(silence_limit_s=welcome.silence_limit_s)
+        self._pulse = self._dial(pulse, "the coordinator's pulse socket", silence)
         self._bulk = self._dial(Endpoint(self._host, welcome.bulk_port), "the coordinator's bulk socket")
         for connection in (self._pulse, self._bulk):
             self._opening[connection].add_done_callback(_heard)  # closing is told to `closed`
@@ -181,7 +185,7 @@ class CoordinatorLinks:
         """A message of the coordinator has arrived."""
         match message:
             case PulseEcho():
-                pass  # the session's own silence limit watches the other direction
+                pass  # a sign of life: without one the session ends after the run's silence limit
             case FilePart() if connection is self._bulk:
                 try:
                     self.files.received(message, frames)
