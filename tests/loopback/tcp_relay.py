@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+from typing import Self
 
 
 class Relay:
@@ -13,13 +14,14 @@ class Relay:
         self.port = 0
         self.connections = 0
         self.cuts = 0
+        self.connected = asyncio.Event()
         self._cut_after = list(cut_after)  # bytes from dialler to listener, one number for each connection
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
 
-    async def __aenter__(self) -> "Relay":
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -47,6 +49,7 @@ class Relay:
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.connected.set()
         limit = self._cut_after.pop(0) if self._cut_after else None
         try:
             onward_reader, onward_writer = await asyncio.open_connection("127.0.0.1", self.target)

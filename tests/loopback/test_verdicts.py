@@ -6,6 +6,7 @@ import socket
 
 import pytest
 import zmq
+from tests.loopback.parties import Recorder, open_house
 
 from brigade.wire.endpoint import Endpoint
 from brigade.wire.errors import ConfigError
@@ -13,7 +14,6 @@ from brigade.wire.identity import new_key_pair
 from brigade.wire.listener import Listener
 from brigade.wire.session_events import SessionOptions
 from brigade.wire.session_packets import Versions
-from tests.loopback.parties import Recorder, open_house
 
 GREETED = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
 
@@ -244,7 +244,9 @@ def test_addresses_that_cannot_be_listened_at(host, said):
 def test_a_port_in_use_is_named():
     async def main():
         async with open_house() as house:
-            listener = Listener(house.network, house.keys, Endpoint("127.0.0.1", house.port), lambda _: True, Recorder())
+            listener = Listener(
+                house.network, house.keys, Endpoint("127.0.0.1", house.port), lambda _: True, Recorder()
+            )
             with pytest.raises(ConfigError, match=f"port {house.port} is in use"):
                 await listener.start()
 

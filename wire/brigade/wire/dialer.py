@@ -34,7 +34,7 @@ def dial(
     remote_key: str,
     handler: Handler,
     *,
-    deadline_s: float = 10.0,
+    deadline_s: float = 9.0,
     label: str = "",
     awaits_admission: bool = False,
     options: SessionOptions | None = None,
@@ -133,7 +133,11 @@ class Dialer:
         self._attempts += 1
         # With several addresses one that swallows packets must leave time for the others.
         connect_timeout_s = self._deadline_s / (len(addresses) + 1) if len(addresses) > 1 else 0.0
-        self._attempt = Attempt(self, address, connect_timeout_s, self._deadline_s / 2)
+        try:
+            self._attempt = Attempt(self, address, connect_timeout_s, self._deadline_s / 2)
+        except zmq.ZMQError as error:  # no file descriptor left, or an address of a kind that this machine lacks
+            self._fail("unreachable", f"cannot connect to {self._label}: {(error.strerror or str(error)).lower()}")
+            return
         self.connection.feed(RouteOpened())
 
     def make_socket(self) -> "zmq.Socket[bytes]":
@@ -253,7 +257,11 @@ class Attempt:
         raw.setsockopt(zmq.CONNECT_TIMEOUT, int(1000 * connect_timeout_s))
         self._monitor = Monitor(raw, self._on_noticed)
         self.socket = LoopSocket(raw, dialer.packet_arrived, self._on_writable)
-        raw.connect(address.address)
+        try:
+            raw.connect(address.address)
+        except zmq.ZMQError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close socket and monitor at once."""

@@ -70,7 +70,7 @@ class Driver(Generic[E, C]):
             self._running = False
             # An error of one command goes to the caller; those behind it are still carried out.
             if self._commands or self._events:
-                self._loop.call_soon(self._run)
+                self._loop.call_soon(self._wake)
             self._set_timer()
         return acted
 

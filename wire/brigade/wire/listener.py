@@ -24,7 +24,7 @@ from brigade.wire.verdict import Verdict
 
 _log = logging.getLogger(__name__)
 
-HANDSHAKE_S = 10.0
+HANDSHAKE_S = 8.0
 SESSIONS_OF_ONE_KEY = 32
 
 OnRefused = Callable[[str, Verdict], None]  # host

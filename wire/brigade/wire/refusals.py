@@ -1,7 +1,5 @@
 """Refused strangers, reported once for each address and kind in a while."""
 
-from brigade.wire.verdict import Code
-
 
 class RefusalFilter:
     """Says whether a refusal is news; remembers a bounded number of addresses."""
@@ -9,10 +7,10 @@ class RefusalFilter:
     def __init__(self, interval_s: float = 60.0, most: int = 1024) -> None:
         self._interval_s = interval_s
         self._most = most
-        self._reported: dict[tuple[str, Code], float] = {}
+        self._reported: dict[tuple[str, str], float] = {}
         self.suppressed = 0
 
-    def is_news(self, host: str, code: Code, now: float) -> bool:
+    def is_news(self, host: str, code: str, now: float) -> bool:
         """Tell whether to report this one, and remember it."""
         key = (host, code)
         last = self._reported.get(key)

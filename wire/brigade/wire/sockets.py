@@ -101,13 +101,18 @@ class LoopSocket:
             self._on_ready()
 
     def _on_ready(self) -> None:
-        for _ in range(BATCH):
-            if self.closed:
-                return
-            if not self._read():
-                break
-        else:
-            self._check_soon()
+        # An error of a callback goes to the loop; what is left is read in the next turn, for its signal is used up.
+        more = True
+        try:
+            for _ in range(BATCH):
+                if self.closed:
+                    return
+                more = self._read()
+                if not more:
+                    break
+        finally:
+            if more:
+                self._check_soon()
         if self._writable is not None and not self.closed:
             self._writable()
 
