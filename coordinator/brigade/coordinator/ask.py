@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import psutil
+
 from brigade.coordinator.run_directory import KEY_NAME, read_address
 from brigade.wire.connection import Connection
 from brigade.wire.dialer import dial
@@ -25,6 +27,8 @@ def ask(state_dir: Path, message: Message, *, deadline_s: float = ANSWER_LIMIT_S
     key_file = state_dir / KEY_NAME
     if address is None or not key_file.exists():
         raise ConfigError(f"no coordinator has run in {state_dir}")
+    if not psutil.pid_exists(address.pid):
+        raise ConfigError(f"no coordinator runs in {state_dir}: process {address.pid} has ended")
     return asyncio.run(_ask(state_dir, message, deadline_s))
 
 

@@ -6,7 +6,7 @@ A core without I/O. Every method returns, in order, what to do and what is new a
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from brigade.coordinator.run_events import ConnectionOpened, HangUp, RunCommand, StoreNode, StoreRevocation, Tell
+from brigade.coordinator.run_events import ConnectionOpened, HangUp, Note, RunCommand, StoreNode, StoreRevocation, Tell
 from brigade.coordinator.run_members import (
     CLOSED_GRACE_S,
     Challenge,
@@ -22,6 +22,7 @@ from brigade.coordinator.run_members import (
 )
 from brigade.wire.admission import Admission
 from brigade.wire.messages import Done, Hello, Pulse, PulseEcho, Refused, Welcome
+from brigade.wire.refusals import RefusalFilter
 from brigade.wire.run_spec import RunSpec
 
 GREETING_LIMIT_S = 10.0
@@ -56,6 +57,7 @@ class Membership:
         self._challenges: dict[str, Challenge] = {}
         self._by_control: dict[int, str] = {}
         self._closed_to: str | None = None
+        self._refusals = RefusalFilter()
         self.members: dict[str, Member] = {}
 
     # --- questions ----------------------------------------------------------------------------------------------
@@ -105,7 +107,7 @@ class Membership:
             return []
         self._ungreeted.pop(connection, None)
         if (refusal := self._refusal(opened, hello)) is not None:
-            return self._refuse(connection, refusal)
+            return self._refuse(opened, hello, refusal, now)
         old = self.members.get(opened.node_id)
         if old is None:
             return self._admit(opened, hello, now)
@@ -124,9 +126,10 @@ class Membership:
         member.pulse = pulse
         outcome: Outcome = [Tell(connection=connection, message=PulseEcho(number=pulse.number))]
         challenge = self._challenges.pop(member.node_id, None)
-        if challenge is not None:
+        newcomer = self._connections.get(challenge.connection) if challenge else None
+        if challenge is not None and newcomer is not None:
             reason = f"node {member.name} with this identity is alive; two daemons must not share a node.key"
-            outcome += self._refuse(challenge.connection, Refused(code="identity_in_use", reason=reason))
+            outcome += self._refuse(newcomer, challenge.hello, Refused(code="identity_in_use", reason=reason), now)
         return outcome
 
     def heard(self, connection: int, now: float) -> None:
@@ -203,8 +206,15 @@ class Membership:
             return Refused(code="unreachable", reason=f"other nodes cannot dial {address}")
         return None
 
-    def _refuse(self, connection: int, refusal: Refused) -> Outcome:
-        return [Tell(connection=connection, message=refusal), HangUp(connection=connection, reason=refusal.reason)]
+    def _refuse(self, opened: ConnectionOpened, hello: Hello, refusal: Refused, now: float) -> Outcome:
+        outcome: Outcome = [
+            Tell(connection=opened.connection, message=refusal),
+            HangUp(connection=opened.connection, reason=refusal.reason),
+        ]
+        if self._refusals.is_news(opened.host, refusal.code, now):
+            who = f"{clean_name(hello.name)} from {opened.host} ({opened.node_id})"
+            outcome.append(Note(kind="refused", text=f"refused node {who}: {refusal.reason}", level="warning"))
+        return outcome
 
     def _supersede(self, old: Member, opened: ConnectionOpened, hello: Hello, now: float) -> Outcome:
         same = old.incarnation == hello.incarnation

@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from tests.unit.coordinator.wire_node import WireNode
 from brigade.coordinator.ask import ask
 from brigade.coordinator.daemon import run_coordinator
 from brigade.coordinator.record import recorded_status
-from brigade.coordinator.run_directory import read_address
+from brigade.coordinator.run_directory import read_address, write_address
 from brigade.coordinator.store import Store
 from brigade.wire import messages as m
 from brigade.wire.errors import ConfigError
@@ -129,9 +130,12 @@ def test_the_owner_asks_stops_and_resumes(run_file):
     assert told["status"]["state"] == "training"
     assert told["status"]["step"] in (2, 3)  # the third may be on its way to the disk
     assert told["stop"].ok
-    with pytest.raises(ConfigError, match="no coordinator runs in"):
-        ask(directory, m.StatusWanted())
     first = read_address(directory)
+    with pytest.raises(ConfigError, match="no coordinator runs in .*: nothing can be reached"):
+        ask(directory, m.StatusWanted(), deadline_s=0.5)  # this process lives, but listens no more
+    write_address(directory, replace(first, pid=2**22 + 1))
+    with pytest.raises(ConfigError, match="process 4194305 has ended"):
+        ask(directory, m.StatusWanted())
     with pytest.raises(ConfigError, match="--resume"):
         up(run_file, Fleet(run_file))
     assert up(run_file, Fleet(run_file), resume=True) == 0
