@@ -131,7 +131,7 @@ def test_the_owner_asks_stops_and_resumes(run_file):
     assert told["status"]["step"] in (2, 3)  # the third may be on its way to the disk
     assert told["stop"].ok
     first = read_address(directory)
-    with pytest.raises(ConfigError, match="no coordinator runs in .*: nothing can be reached"):
+    with pytest.raises(ConfigError, match=r"no coordinator runs in .*: nothing can be reached"):
         ask(directory, m.StatusWanted(), deadline_s=0.5)  # this process lives, but listens no more
     write_address(directory, replace(first, pid=2**22 + 1))
     with pytest.raises(ConfigError, match="process 4194305 has ended"):
