@@ -188,7 +188,7 @@ def end_without_export(run: RunState, news: News, now: float) -> Outcome:  # noq
 
 
 def lose_node(run: RunState, news: News, now: float) -> Outcome:
-    """React to a node that has gone while stages stand or are being built."""
+    """React to a node that has gone while stages stand."""
     assert isinstance(news.content, NodeGone)
     assert news.member is not None
     assert run.line is not None

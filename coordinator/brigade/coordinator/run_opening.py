@@ -31,7 +31,7 @@ def begin(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG001 - o
 
 def _gather(run: RunState, now: float) -> Outcome:
     run.state = State.GATHERING
-    run.survey = None
+    run.survey = run.line = None
     run.limit = Limit(now + run.spec.pipeline.gather_timeout_s, "")
     return _count(run, now)
 
@@ -64,10 +64,11 @@ def keep_spare(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG00
 
 
 def regroup(run: RunState, news: News, now: float) -> Outcome:
-    """React to a node that went before training: gather again, if it was one of those that measure."""
+    """React to a node that went before training: gather again, if it was one of those that measure or build a stage."""
     assert news.member is not None
     assert run.survey is not None
-    took_part = any(member is news.member for member in run.survey.members)
+    surveyed = any(member is news.member for member in run.survey.members)
+    took_part = surveyed if run.line is None else run.stage_of(news.member) is not None
     return [_tell_of(news), *(_gather(run, now) if took_part else [])]
 
 

@@ -129,7 +129,7 @@ TABLE: dict[State, dict[Trigger, Reaction]] = {
     State.PROFILING: _row(**_BEFORE_TRAINING, profiled=_R.TAKE_PROFILE),
     State.MEASURING: _row(**_BEFORE_TRAINING, links_measured=_R.TAKE_LINKS),
     State.PLANNING: _row(**_BEFORE_TRAINING, plan_made=_R.LOAD, plan_refused=_R.NO_PLAN),
-    State.LOADING: _row(**_BEFORE_TRAINING | {"node_gone": _R.LOSE}, stage_loaded=_R.TAKE_STAGE),
+    State.LOADING: _row(**_BEFORE_TRAINING, stage_loaded=_R.TAKE_STAGE),
     State.TRAINING: _row(
         **_LINE_STANDS,
         stop_asked=_R.STOP_LATER,

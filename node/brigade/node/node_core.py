@@ -265,7 +265,7 @@ class NodeCore:
     def _profile(self, message: Message) -> list[NodeCommand]:
         assert isinstance(message, ProfileBlocks)
         self.state = State.MEASURING
-        return [MeasureChain(message)]
+        return [DropStage(), MeasureChain(message)]  # a stage that was built for a node that has gone since
 
     def _time_links(self, message: Message) -> list[NodeCommand]:
         assert isinstance(message, MeasureLinks)

@@ -70,7 +70,7 @@ def training(generation: int = 1) -> NodeCore:
 def test_from_hello_to_the_end() -> None:
     core = NodeCore()
     assert told(core, WELCOME) == [nc.EnterRun(WELCOME)]
-    assert told(core, PROFILE) == [nc.MeasureChain(PROFILE)]
+    assert told(core, PROFILE) == [nc.DropStage(), nc.MeasureChain(PROFILE)]
     assert core.handle(nc.ChainMeasured(CHAIN), 0.0) == [nc.Tell(m.Profiled(chain=CHAIN))]
     assert told(core, LINKS) == [nc.TimeLinks(LINKS)]
     assert core.handle(nc.LinksTimed(()), 0.0) == [nc.Tell(m.LinksMeasured(links=()))]
@@ -89,6 +89,17 @@ def test_a_stage_that_was_built_for_an_older_plan_is_not_reported() -> None:
     told(core, WELCOME, load(1), load(2))
     assert core.handle(nc.StageBuilt(1, 0, 10), 0.0) == []
     assert core.state is State.LOADING
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_a_stage_is_dropped_when_the_run_gathers_again(built: bool) -> None:
+    core = NodeCore()
+    told(core, WELCOME, load(1))
+    if built:
+        core.handle(nc.StageBuilt(1, 0, 10), 0.0)
+    assert told(core, PROFILE) == [nc.DropStage(), nc.MeasureChain(PROFILE)]
+    assert core.handle(nc.StageBuilt(1, 0, 10), 0.0) == []
+    assert core.state is State.MEASURING
 
 
 def test_decisions_of_another_generation_are_dropped() -> None:

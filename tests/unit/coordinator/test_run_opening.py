@@ -1,0 +1,47 @@
+"""Before training nothing is lost when a node goes: the run gathers again."""
+
+from tests.unit.coordinator.scripted_fleet import World, check_ledger
+
+from brigade.coordinator.run_table import State
+from brigade.wire import messages as m
+
+
+def loading_world():
+    """A run whose node bob takes for ever to build its stage."""
+    world = World()
+    _, bob = world.join("ada", "bob")
+    bob.on_LoadStage = lambda message: None
+    world.run(until=lambda w: w.core.state is State.LOADING and not w._queues)
+    return world
+
+
+def test_a_node_that_is_lost_while_stages_are_built_makes_the_run_gather_again():
+    world = loading_world()
+    world.kill_node("bob")
+    world.run(until=lambda w: w.core.state is not State.LOADING)
+    assert world.core.state is State.GATHERING
+    assert world.core.run.line is None
+
+    world.nodes["ada"].say(m.StageLoaded(generation=0, stage=0, parameter_count=10))  # it had been built by then
+    world.join("carl")
+    assert world.run().exit_code == 0
+    assert world.disk.generation == 1
+    check_ledger(world.disk, world.spec)
+
+
+def test_a_node_that_leaves_while_stages_are_built_makes_the_run_gather_again():
+    world = loading_world()
+    world.nodes["ada"].say(m.Leaving(reason="SIGTERM at ada"))
+    world.settle()
+    assert world.core.state is State.GATHERING
+
+
+def test_a_spare_that_is_lost_while_stages_are_built_is_not_missed():
+    world = loading_world()
+    world.join("carl")
+    world.settle()
+    world.kill_node("carl")
+    for _ in range(20):
+        world.tick()
+    assert world.core.state is State.LOADING
+    assert any("carl" in note and "lost" in note for note in world.notes)
