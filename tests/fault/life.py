@@ -1,4 +1,4 @@
-"""The life of one process of a trial: `brigade` with its own output, and with the moment of its death if it has one.
+"""The life of one process of a trial: `brigade` with its own output, and with the moment of a signal if it has one.
 
 The processes are forked from a server that has imported everything already: they start in no time.
 """
@@ -17,8 +17,8 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["torch._dynamo", "brigade.node.daemon", "brigade.coordinator.daemon", __name__])
 
 
-class Doom(NamedTuple):
-    """Where a process kills itself: at the nth call of a function, written `module:function` or `module:Class.method`.
+class Moment(NamedTuple):
+    """When a process gets a signal: at the nth call of a function, `module:function` or `module:Class.method`.
 
     With a stage, only calls of the node that holds this stage count.
     """
@@ -26,17 +26,18 @@ class Doom(NamedTuple):
     where: str
     number: int = 1
     stage: int | None = None
+    send: signal.Signals = signal.SIGKILL
 
 
 class Process:
     """A running `brigade`; it ends when this process does."""
 
-    def __init__(self, name, arguments, output, doom):
+    def __init__(self, name, arguments, output, moment):
         self.name = name
         self.output = output
         lifeline, self._grip = CONTEXT.Pipe(duplex=False)
         environment = dict(os.environ)
-        self._child = CONTEXT.Process(target=_live, args=(arguments, environment, output, lifeline, doom))
+        self._child = CONTEXT.Process(target=_live, args=(arguments, environment, output, lifeline, moment))
         self._child.start()
         lifeline.close()
 
@@ -66,7 +67,7 @@ class Process:
         self._grip.close()
 
 
-def _live(arguments, environment, output, lifeline, doom):
+def _live(arguments, environment, output, lifeline, moment):
     os.setsid()  # Ctrl-C at the tests is not for it
     os.environ.clear()
     os.environ.update(environment)
@@ -78,16 +79,16 @@ def _live(arguments, environment, output, lifeline, doom):
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)
     sys.argv = ["brigade", *arguments, "--end-with-stdin"]
-    if doom is not None:
-        _lay(doom)
+    if moment is not None:
+        _lie_in_wait(moment)
     from brigade.cli.app import main
 
     main()
 
 
-def _lay(doom):
-    """Wrap the function so that its nth call is the last thing that this process begins."""
-    module, _, path = doom.where.partition(":")
+def _lie_in_wait(moment):
+    """Wrap the function so that its nth call begins with the signal."""
+    module, _, path = moment.where.partition(":")
     owner = importlib.import_module(module)
     *outer, name = path.split(".")
     for part in outer:
@@ -96,10 +97,10 @@ def _lay(doom):
     calls = count(1)
 
     @wraps(original)
-    def doomed(*arguments, **options):
-        counts = doom.stage is None or arguments[0]._stage == doom.stage
-        if counts and next(calls) == doom.number:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def signalled(*arguments, **options):
+        counts = moment.stage is None or arguments[0]._stage == moment.stage
+        if counts and next(calls) == moment.number:
+            os.kill(os.getpid(), moment.send)
         return original(*arguments, **options)
 
-    setattr(owner, name, doomed)
+    setattr(owner, name, signalled)

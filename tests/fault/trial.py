@@ -6,6 +6,7 @@ import sqlite3
 import time
 from contextlib import closing
 
+import psutil
 from tests.fault import ledger
 from tests.fault.life import Process
 
@@ -44,11 +45,11 @@ weight_decay = 0.1
 max_grad_norm = 0.5
 eval_steps = 4
 eval_batches = 2
-save_steps = {save_steps}
+save_steps = 2
 
 [pipeline]
 nodes = {nodes}
-stages = {nodes}
+stages = {stages}
 gather_timeout_s = 60
 silence_limit_s = {silence_limit_s}
 """
@@ -78,29 +79,22 @@ class Trial:
 
     # --- starting ---------------------------------------------------------------------------------------------
 
-    def write(self, *, nodes=3, steps=STEPS, save_steps=2, silence_limit_s=SILENCE_LIMIT_S):
+    def _write(self, *, nodes=3, stages=3, steps=STEPS):
         path = self.root / "fault.toml"
-        path.write_text(
-            RUN_FILE.format(
-                output_dir=self.run_dir,
-                nodes=nodes,
-                steps=steps,
-                save_steps=save_steps,
-                silence_limit_s=silence_limit_s,
-            )
-        )
+        facts = {"output_dir": self.run_dir, "nodes": nodes, "stages": stages, "steps": steps}
+        path.write_text(RUN_FILE.format(**facts, silence_limit_s=SILENCE_LIMIT_S))
         return path
 
-    def lead(self, *flags, doom=None, **settings):
+    def lead(self, *flags, moment=None, **settings):
         """Start a coordinator; it need not be ready when this returns."""
         self.lives += 1
         (self.run_dir / "invite.txt").unlink(missing_ok=True)
-        path = self.write(**settings)
+        path = self._write(**settings)
         arguments = ("up", path, "--listen", "127.0.0.1:0", "--json", *flags)
-        self.coordinator = self._start("coordinator", arguments, self.root / f"coordinator-{self.lives}.txt", doom)
+        self.coordinator = self._start("coordinator", arguments, self.root / f"coordinator-{self.lives}.txt", moment)
         return self.coordinator
 
-    def join(self, *names, doom=None, patience_s=60):
+    def join(self, *names, moment=None, patience_s=60):
         """Start nodes once the coordinator listens; of the same name and key as ever."""
         self.wait_until((self.run_dir / "invite.txt").is_file, "it listened")
         for name in names:
@@ -108,11 +102,11 @@ class Trial:
             state.parent.mkdir(exist_ok=True)
             options = ("--state", state, "--patience", patience_s, "--device", "cpu", "--threads", 1)
             arguments = ("join", self.run_dir / "invite.txt", "--name", name, "--listen", "127.0.0.1:0", *options)
-            self.nodes[name] = self._start(name, arguments, self.root / f"{name}-{self.lives}.txt", doom)
+            self.nodes[name] = self._start(name, arguments, self.root / f"{name}-{self.lives}.txt", moment)
 
-    def _start(self, name, arguments, output, doom):
+    def _start(self, name, arguments, output, moment):
         output.touch()
-        process = Process(name, [*map(str, arguments)], output, doom)
+        process = Process(name, [*map(str, arguments)], output, moment)
         self.processes.append(process)
         return process
 
@@ -131,9 +125,18 @@ class Trial:
         """Wait until a process, whoever leads, has printed this."""
         end = time.monotonic() + DEADLINE_S
         while text not in process.output.read_text():
-            assert process.exit_code is None, f"{process.name} ended before it said {text!r}\n{self.said()}"
+            ended = process.exit_code is not None and text not in process.output.read_text()
+            assert not ended, f"{process.name} ended before it said {text!r}\n{self.said()}"
             assert time.monotonic() < end, f"waited in vain for {text!r} of {process.name}\n{self.said()}"
             time.sleep(POLL_S)
+
+    def wait_for_halt(self, stage):
+        """Wait until the node of a stage has stopped itself; return it."""
+        self.wait_for_note("training")
+        process = self.nodes[self.holder(stage)]
+        halted = psutil.STATUS_STOPPED
+        self.wait_until(lambda: psutil.Process(process.pid).status() == halted, f"{process.name} halted")
+        return process
 
     def lines(self):
         """Return what the coordinator of this life has printed so far, as JSON."""
@@ -174,9 +177,20 @@ class Trial:
         assert code is not None, f"{process.name} did not end\n{self.said()}"
         return code
 
-    def codes(self, *names):
-        """Wait until these nodes end by themselves and return their exit codes."""
-        return {name: self.code(self.nodes[name]) for name in names or self.nodes}
+    def codes(self):
+        """Wait until all nodes end by themselves and return their exit codes by name."""
+        return {name: self.code(node) for name, node in self.nodes.items()}
+
+    def ends_without(self, stage):
+        """The node of a stage has been killed, and the run ends because of that: everybody says so."""
+        assert self.code(self.coordinator) == 1, self.said()
+        victim = self.holder(stage)
+        assert self.codes() == {name: -signal.SIGKILL if name == victim else 1 for name in self.nodes}, self.said()
+        reason = self.note("failed")
+        assert f"node {victim} (stage {stage}, block {stage}) is lost: no heartbeat for " in reason
+        for name, node in self.nodes.items():
+            assert name == victim or reason in node.output.read_text()
+        return reason
 
     def finish(self):
         """Wait for success of the coordinator and of every node."""
