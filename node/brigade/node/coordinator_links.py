@@ -56,11 +56,14 @@ class JoinError(BrigadeError):
 class CoordinatorLinks:
     """Dials the coordinator, again and again if need be, and keeps the heartbeat going."""
 
-    def __init__(self, network: Network, directory: NodeDirectory, invite: Invite, daemon: Daemon) -> None:
+    def __init__(
+        self, network: Network, directory: NodeDirectory, invite: Invite, daemon: Daemon, source_host: str
+    ) -> None:
         self._network = network
         self._keys = directory.keys
         self._invite = invite
         self._daemon = daemon
+        self._source_host = source_host  # the address that the node listens on
         self.files = FileExchange(directory.cache)
         self._control: Connection | None = None
         self._pulse: Connection | None = None
@@ -123,6 +126,7 @@ class CoordinatorLinks:
             deadline_s=JOIN_DEADLINE_S,
             label=f"{what} at {endpoint}",
             options=options,
+            source_host=self._source_host,
         )
         self._opening[connection] = asyncio.get_running_loop().create_future()
         return connection

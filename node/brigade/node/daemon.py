@@ -86,7 +86,8 @@ class NodeDaemon:
         self._ended: asyncio.Future[nc.EndDaemon] = self._loop.create_future()
         self._network = Network()
         self._data = DataLinks(self._network, directory.keys, self._parcel_arrived, self._neighbour_lost)
-        self._links = CoordinatorLinks(self._network, directory, invite, self)
+        source_host = parse_endpoint(options.listen).host
+        self._links = CoordinatorLinks(self._network, directory, invite, self, source_host)
         self._compute_pool = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self._codec_pool = ThreadPoolExecutor(CODEC_THREADS, thread_name_prefix="codec")
         self._welcome: Welcome | None = None

@@ -37,6 +37,7 @@ class DataLinks:
         self._on_lost = on_lost
         self._roster: dict[str, NodeContact] = {}  # by public key
         self._listener: Listener | None = None
+        self._source_host = ""  # where we listen is where we dial from
         self._dialled: dict[str, tuple[NodeContact, Connection]] = {}  # by node id
         self._opening: dict[Connection, asyncio.Future[Connection]] = {}
         self._echoes: dict[int, asyncio.Future[None]] = {}
@@ -44,6 +45,7 @@ class DataLinks:
 
     async def listen(self, endpoint: Endpoint) -> int:
         """Listen for other nodes and return the port."""
+        self._source_host = endpoint.host
         self._listener = Listener(self._network, self._keys, endpoint, self._roster.__contains__, self)
         return await self._listener.start()
 
@@ -68,6 +70,7 @@ class DataLinks:
             contact.public_key,
             self,
             deadline_s=deadline_s,
+            source_host=self._source_host,
         )
         self._opening[connection] = opening
         self._dialled[contact.node_id] = (contact, connection)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from brigade.wire.endpoint import Endpoint, Interface, advertise_host, advertise_hosts, parse_endpoint
+from brigade.wire.endpoint import Endpoint, Interface, advertise_host, advertise_hosts, parse_endpoint, source_for
 from brigade.wire.errors import ConfigError
 from brigade.wire.network_interfaces import network_interfaces
 
@@ -132,3 +132,22 @@ def test_the_interfaces_of_this_machine_are_ip_addresses():
     assert found
     for interface in found:
         assert parse_endpoint(str(Endpoint(interface.host, 1))).host == interface.host
+
+
+@pytest.mark.parametrize(
+    ("host", "target", "source"),
+    [
+        ("192.168.1.5", "10.0.0.1", "192.168.1.5"),
+        ("127.0.0.2", "127.0.0.1", "127.0.0.2"),
+        ("192.168.1.5", "127.0.0.1", "192.168.1.5"),
+        ("::1", "::1", "::1"),
+        ("0.0.0.0", "10.0.0.1", ""),
+        ("::", "::1", ""),
+        ("", "10.0.0.1", ""),
+        ("gpu-box", "10.0.0.1", ""),
+        ("127.0.0.1", "10.0.0.1", ""),  # it listens behind something that forwards
+        ("192.168.1.5", "2001:db8::5", ""),
+    ],
+)
+def test_where_we_listen_is_where_we_dial_from_if_that_reaches_the_other_side(host, target, source):
+    assert source_for(host, Endpoint(target, 7700)) == source

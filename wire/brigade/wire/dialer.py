@@ -9,7 +9,7 @@ from dataclasses import replace
 import zmq
 
 from brigade.wire.connection import Connection, Handler
-from brigade.wire.endpoint import Endpoint
+from brigade.wire.endpoint import Endpoint, source_for
 from brigade.wire.keys import KeyPair
 from brigade.wire.monitor import Monitor, Noticed
 from brigade.wire.network import Network
@@ -38,17 +38,19 @@ def dial(
     label: str = "",
     awaits_admission: bool = False,
     options: SessionOptions | None = None,
+    source_host: str = "",
 ) -> Connection:
     """Start to connect to a listener and return at once; `opened` or `closed` of the handler tells how it went.
 
     `awaits_admission`: the listener will admit this key soon, so go on trying until the deadline.
+    `source_host`: the address of ours to connect from, where it can reach the other one; any when empty.
     """
     network.check_thread()
     options = replace(options or SessionOptions(), greeting_deadline_s=deadline_s)
     shown = label or endpoint.address
     loop = asyncio.get_running_loop()
     session = Session(secrets.token_bytes(16), True, shown, options, loop.time())
-    dialer = Dialer(network, keys, endpoint, remote_key, shown, deadline_s, awaits_admission)
+    dialer = Dialer(network, keys, endpoint, remote_key, shown, deadline_s, awaits_admission, source_host)
     connection = Connection(
         network, session, dialer, handler, remote_key=remote_key, remote_host=endpoint.host, label=shown
     )
@@ -73,6 +75,7 @@ class Dialer:
         label: str,
         deadline_s: float,
         awaits_admission: bool,
+        source_host: str,
     ) -> None:
         self._network = network
         self._keys = keys
@@ -81,6 +84,7 @@ class Dialer:
         self._label = label
         self._deadline_s = deadline_s
         self._awaits_admission = awaits_admission
+        self._source_host = source_host
         self._attempt: Attempt | None = None
         self._task: asyncio.Task[None] | None = None
         self._attempts = 0
@@ -134,7 +138,8 @@ class Dialer:
         # With several addresses one that swallows packets must leave time for the others.
         connect_timeout_s = self._deadline_s / (len(addresses) + 1) if len(addresses) > 1 else 0.0
         try:
-            self._attempt = Attempt(self, address, connect_timeout_s, self._deadline_s / 2)
+            source = source_for(self._source_host, address)
+            self._attempt = Attempt(self, address, source, connect_timeout_s, self._deadline_s / 2)
         except zmq.ZMQError as error:  # no file descriptor left, or an address of a kind that this machine lacks
             self._fail("unreachable", f"cannot connect to {self._label}: {(error.strerror or str(error)).lower()}")
             return
@@ -207,7 +212,7 @@ class Dialer:
     async def _probe(self, address: Endpoint, connected: bool) -> None:
         label = self._label
         try:
-            found = await probe(address)
+            found = await probe(address, source_host=source_for(self._source_host, address))
         except OSError as error:
             self._task = None
             why = error.strerror or str(error)
@@ -244,7 +249,9 @@ class Dialer:
 class Attempt:
     """One TCP connection: a socket that never reconnects by itself, and its monitor."""
 
-    def __init__(self, dialer: Dialer, address: Endpoint, connect_timeout_s: float, handshake_s: float) -> None:
+    def __init__(
+        self, dialer: Dialer, address: Endpoint, source: str, connect_timeout_s: float, handshake_s: float
+    ) -> None:
         self.address = address
         self.connected = False
         self.secured = False
@@ -258,7 +265,8 @@ class Attempt:
         self._monitor = Monitor(raw, self._on_noticed)
         self.socket = LoopSocket(raw, dialer.packet_arrived, self._on_writable)
         try:
-            raw.connect(address.address)
+            # ZeroMQ's notation: where from, then where to
+            raw.connect(f"tcp://{Endpoint(source, 0)};{address}" if source else address.address)
         except zmq.ZMQError:
             self.close()
             raise

@@ -115,6 +115,17 @@ def advertise_host(listen: Endpoint, interfaces: Sequence[Interface]) -> str:
     return advertise_hosts(listen, interfaces)[0]
 
 
+def source_for(host: str, target: Endpoint) -> str:
+    """Return the address of ours to connect to `target` from: `host`, or nothing where it cannot reach it.
+
+    A name, a wildcard and another family say nothing; a loopback address reaches loopback addresses only.
+    """
+    source, there = _ip(host), _ip(target.host)
+    if source is None or there is None or source.version != there.version or source.is_unspecified:
+        return ""
+    return "" if source.is_loopback and not there.is_loopback else host
+
+
 def _is_global_scope(host: str) -> bool:
     """Whether another machine could mean the same by this address."""
     return not any(

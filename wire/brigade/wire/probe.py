@@ -18,11 +18,12 @@ _SIGNATURE_BYTES = 10
 _MECHANISM = slice(12, 32)
 
 
-async def probe(address: Endpoint, timeout_s: float = 2.0) -> Found:
+async def probe(address: Endpoint, timeout_s: float = 2.0, *, source_host: str = "") -> Found:
     """Return what answers at a numeric address; raise OSError with the reason if nothing accepts a connection."""
+    source = (source_host, 0) if source_host else None
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(address.host, address.port)
+            reader, writer = await asyncio.open_connection(address.host, address.port, local_addr=source)
     except TimeoutError:
         raise OSError(None, "no answer") from None
     said = b""
