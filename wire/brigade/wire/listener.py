@@ -317,4 +317,4 @@ def _bind_error(endpoint: Endpoint, error: zmq.ZMQError) -> str:
 
 
 def _log_refusal(host: str, verdict: Verdict) -> None:
-    _log.warning("refused %s: %s", host, verdict.reason, extra={"code": verdict.code})
+    _log.warning("refused: %s", verdict.reason, extra={"code": verdict.code, "host": host})
