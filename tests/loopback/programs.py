@@ -38,7 +38,7 @@ class Gated(nn.Module):
 
     def forward(self, value):
         if os.path.exists(f"{self.gate}/slow"):
-            time.sleep(0.3)
+            time.sleep(0.5)
         if os.path.exists(f"{self.gate}/forward-fails"):
             raise ArithmeticError("the block is out of order\\x1b[31m\\x07\\nerror: forged")
         out = self.layer(value)
@@ -114,8 +114,8 @@ class Program:
         with self._news:
             while (found := re.compile(pattern, re.MULTILINE).search(self.screen, after)) is None:
                 left_s = end - time.monotonic()
-                assert not self._ended, f"{self.name} ended without {pattern!r}:\n{self.screen}"
-                assert left_s > 0, f"{self.name} did not say {pattern!r} within {deadline_s:g} s:\n{self.screen}"
+                assert not self._ended, f"{self.name} ended without {pattern!r}:\n{self.story}"
+                assert left_s > 0, f"{self.name} did not say {pattern!r} within {deadline_s:g} s:\n{self.story}"
                 self._news.wait(left_s)
             return found
 
@@ -127,6 +127,11 @@ class Program:
             raise AssertionError(f"{self.name} did not end within {deadline_s:g} s:\n{self.screen}") from None
         self._reader.join(5.0)
         return code
+
+    @property
+    def story(self) -> str:
+        """The screen without the steps."""
+        return "\n".join(line for line in self.screen.splitlines() if not line.startswith("step "))
 
     @property
     def errors(self) -> list[str]:
