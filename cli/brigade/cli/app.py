@@ -16,6 +16,7 @@ from brigade.cli.status import status
 from brigade.cli.stop import stop
 from brigade.cli.up import up
 from brigade.wire.errors import BrigadeError, ConfigError
+from brigade.wire.harmless import harmless
 
 EXIT_CODES = """\
 Exit codes: 0 done; 1 the run failed; 2 bad usage, bad configuration, or refused; 3 stopped before the end, resume with
@@ -64,7 +65,7 @@ def main() -> None:
     try:
         app(prog_name="brigade")
     except BrigadeError as error:
-        typer.echo(f"brigade: {error}", err=True)
+        typer.echo(f"brigade: {harmless(str(error))}", err=True)
         sys.exit(exit_code_of(error))
 
 

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from brigade.wire.harmless import harmless
+
 Status = Mapping[str, Any]
 UNKNOWN = "-"
 
@@ -16,7 +18,7 @@ def show_status(status: Status, console: Console) -> None:
     """Print headline, stages and nodes."""
 
     def say(text: str, style: str = "") -> None:
-        console.print(Text(text, style=style), soft_wrap=True)
+        console.print(Text(harmless(text), style=style), soft_wrap=True)
 
     for line in headline(status):
         say(line)
@@ -81,7 +83,7 @@ def stage_table(status: Status) -> Table:
             f"{raw / sent:.1f}x less" if sent else UNKNOWN,
             percent(row["wait_share"]),
         )
-        table.add_row(*map(Text, cells))
+        table.add_row(*(Text(harmless(cell)) for cell in cells))
     return table
 
 
@@ -92,7 +94,7 @@ def node_table(status: Status) -> Table:
         stage = "spare" if row["stage"] is None else str(row["stage"])
         doing = "leaving" if row["leaving"] else row["doing"] or UNKNOWN
         cells = (row["node"], row["node_id"], stage, row["device"], f"{row['heard_s_ago']:.1f} s ago", doing)
-        table.add_row(*map(Text, cells))
+        table.add_row(*(Text(harmless(cell)) for cell in cells))
     return table
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from brigade.coordinator.run_events import Note
 from brigade.coordinator.run_state import RunState, Tally
+from brigade.wire.harmless import harmless
 
 Mode = Literal["bar", "lines", "json", "quiet"]
 
@@ -50,9 +51,9 @@ class Display:
     def note(self, note: Note) -> None:
         """Show something that has happened; warnings and errors also in quiet."""
         if self._mode == "json":
-            self._write_json("note", kind=note.kind, text=note.text, node=note.node, level=note.level)
+            self._write_json("note", kind=note.kind, text=harmless(note.text), node=note.node, level=note.level)
             return
-        text = Text(note.text, style=_STYLES[note.level])
+        text = Text(harmless(note.text), style=_STYLES[note.level])
         if note.level != "info":
             console = self._bar.console if self._bar else self._errors
             console.print(Text(f"{note.level}: ", style=_STYLES[note.level]) + text)

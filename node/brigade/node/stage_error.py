@@ -1,6 +1,7 @@
 """The error of a stage that cannot go on: where it happened, and the original text."""
 
 from brigade.wire.errors import BrigadeError
+from brigade.wire.harmless import harmless
 
 
 class StageError(BrigadeError):
@@ -10,9 +11,9 @@ class StageError(BrigadeError):
         self.stage = stage
         self.step = step  # -1 outside a step
         self.what = what  # "forward of microbatch 3, block 4 (TransformerBlock)"
-        self.error = error
+        self.error = harmless(error)  # it travels: a message has its limits, and screens are not for code to write on
         when = "" if step < 0 else f" in step {step}"
-        super().__init__(f"stage {stage} failed{when}, {what}: {error}")
+        super().__init__(f"stage {stage} failed{when}, {what}: {self.error}")
 
     @classmethod
     def of(cls, cause: BaseException, *, stage: int, step: int, what: str) -> "StageError":

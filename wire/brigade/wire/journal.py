@@ -5,8 +5,11 @@ import logging
 import logging.handlers
 from pathlib import Path
 
+from brigade.wire.harmless import harmless
+
 MAX_LOG_BYTES = 8 * 1024 * 1024
 KEPT_LOGS = 2
+MOST_CHARACTERS = 8000  # of one message in the file
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -20,7 +23,7 @@ class JsonLines(logging.Formatter):
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
             "from": record.name.removeprefix("brigade."),
-            "message": record.getMessage(),
+            "message": harmless(record.getMessage(), MOST_CHARACTERS),
         }
         entry |= {key: value for key, value in vars(record).items() if key not in _PLAIN}
         if record.exc_info:
@@ -29,12 +32,12 @@ class JsonLines(logging.Formatter):
 
 
 class PlainLines(logging.Formatter):
-    """Format a record for a person: information as it is, anything graver with its level in front."""
+    """Format a record for a person, on one line: information as it is, anything graver with its level in front."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, without its end."""
         prefix = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        return prefix + record.getMessage()
+        return prefix + harmless(record.getMessage())
 
 
 class QuietFileHandler(logging.handlers.RotatingFileHandler):
