@@ -4,7 +4,7 @@ import signal
 import time
 
 import pytest
-from tests.fault.ledger import check_checkpoint
+from tests.fault.ledger import check_checkpoint, unfinished
 from tests.fault.life import Moment
 from tests.fault.trial import NAMES, SILENCE_LIMIT_S
 
@@ -78,4 +78,13 @@ def test_a_run_that_was_killed_while_it_wrote_the_model_only_writes_the_model(tr
 
     trial.lead("--resume")
     assert trial.code(trial.coordinator) == 0, trial.said()
+    trial.check(reference)
+
+
+def test_a_small_file_that_was_cut_off_does_not_stay(trial, reference):
+    trial.lead(moment=Moment("pathlib:Path.replace", 3))
+    assert trial.code(trial.coordinator) == -signal.SIGKILL, trial.said()
+    assert unfinished(trial.run_dir), "it was killed before a draft got its name"
+
+    trial.train("--resume")
     trial.check(reference)

@@ -97,8 +97,11 @@ def test_an_interrupt_of_nodes_that_wait_leaves_nothing_behind(trial):
     assert trial.coordinator.exit_code == 3
 
 
-def test_an_interrupt_of_nodes_that_look_for_their_coordinator_leaves_nothing_behind(midway):
+@pytest.mark.parametrize("noticed", [False, True])
+def test_an_interrupt_of_nodes_without_a_coordinator_leaves_nothing_behind(midway, noticed):
     midway.kill(midway.coordinator)
+    if noticed:
+        midway.wait_for_text(midway.nodes[midway.holder(1)], "looking for it")
     check_that_nothing_is_left(midway, midway.halted)
 
 

@@ -156,8 +156,11 @@ def _describe(path: Path) -> FileSpec:
 
 
 def write_small(path: Path, text: str, *, private: bool = False) -> None:
-    """Write a file whole or not at all; a private one can be read by its owner only. Raises ConfigError."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write a file whole or not at all; a private one can be read by its owner only. Raises ConfigError.
+
+    The caller holds the lock of the directory: a draft that a killed coordinator left is written over.
+    """
+    partial = path.with_name(f".{path.name}.partial")
     opener: Callable[[str, int], int] = lambda name, flags: os.open(name, flags, 0o600 if private else 0o644)  # noqa: E731
     try:
         with open(partial, "w", encoding="utf-8", opener=opener) as file:
