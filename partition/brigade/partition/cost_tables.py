@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brigade.partition.fixed_order import CostTables, Seconds
+from brigade.partition.line import HopTime, StageTime
 from brigade.partition.memory import needed_bytes, usable_bytes
 from brigade.partition.schedule import build, peak_in_flight
-from brigade.partition.timeline import HopTime, StageTime
 from brigade.wire.costs import BlockCost, ChainReport, DeviceReport, LinkReport
 from brigade.wire.plan import NodeContact
 from brigade.wire.run_spec import RunSpec

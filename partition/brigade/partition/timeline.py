@@ -1,28 +1,11 @@
 """How long one step takes: the schedule that will run, run on paper with known times."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from brigade.partition.line import HopTime, StageTime
 from brigade.partition.order_check import giving_stage
 from brigade.partition.schedule import FORWARD, Action, Schedule
 from brigade.wire.errors import PlanError
-
-
-@dataclass(frozen=True, slots=True)
-class StageTime:
-    """Seconds that one microbatch takes at a stage."""
-
-    forward_s: float
-    backward_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class HopTime:
-    """Seconds that one microbatch takes between a stage and the next: on the line, then on the way."""
-
-    activation_s: float
-    gradient_s: float
-    one_way_s: float
 
 
 def step_seconds(schedule: Schedule, stages: Sequence[StageTime], hops: Sequence[HopTime]) -> float:

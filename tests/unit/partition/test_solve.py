@@ -19,9 +19,10 @@ from tests.unit.partition.planning_cases import (
     price,
 )
 
+from brigade.partition.line import HopTime, StageTime
 from brigade.partition.schedule import build
 from brigade.partition.solve import format_seconds, plan
-from brigade.partition.timeline import HopTime, StageTime, step_seconds
+from brigade.partition.timeline import step_seconds
 from brigade.wire.errors import PlanError
 from brigade.wire.plan import Plan, TiedParameter
 from brigade.wire.run_spec import CompressionSpec

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brigade.partition.line import HopTime, StageTime
 from brigade.partition.schedule import SCHEDULES, build, parse_schedule
-from brigade.partition.timeline import HopTime, StageTime, step_seconds
+from brigade.partition.timeline import step_seconds
 from brigade.wire.errors import PlanError
 
 NO_HOP = HopTime(0.0, 0.0, 0.0)
