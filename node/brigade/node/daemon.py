@@ -5,6 +5,7 @@ A shell: the event loop owns every socket, the compute pool the device, the code
 
 import asyncio
 import logging
+import os
 import secrets
 import shutil
 import signal
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 INTERRUPT_GRACE_S = 4.0
 TERMINATE_GRACE_S = 20.0
 FAREWELL_S = 2.0
+COMPUTE_GRACE_S = 1.0
 NEIGHBOUR_DEADLINE_S = 20.0
 CODEC_THREADS = 2
 
@@ -61,14 +63,20 @@ def run_node(options: NodeOptions) -> int:
         if options.threads is not None:
             set_threads(options.threads, 1)
 
-        async def live() -> int:
+        async def live() -> tuple[int, bool]:
             daemon = NodeDaemon(options, invite, directory, device)
-            return await daemon.run(listen.host, listen.port)
+            return await daemon.run(listen.host, listen.port), daemon.computing
 
-        return asyncio.run(live())
+        exit_code, computing = asyncio.run(live())
     finally:
         shutil.rmtree(directory.outgoing, ignore_errors=True)
         directory.lock.release()
+    if computing:
+        # Python waits for its threads at the end, and user code that hangs would keep the process for ever.
+        log.warning("a computation does not end; leaving without it")
+        logging.shutdown()
+        os._exit(exit_code)
+    return exit_code
 
 
 class NodeDaemon:
@@ -95,6 +103,7 @@ class NodeDaemon:
         self._building: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._data_port = 0
+        self.computing = False  # at the end: something is still being computed
 
     async def run(self, host: str, port: int) -> int:
         """Live until the core ends the daemon; return the exit code."""
@@ -122,8 +131,10 @@ class NodeDaemon:
         for task in tuple(self._tasks):
             task.cancel()
         await self._network.close()
-        # a forward that hangs must not keep the process: its thread ends with it
-        self._compute_pool.shutdown(wait=False, cancel_futures=True)
+        idle = self._compute_pool.submit(int)  # behind whatever is still being computed
+        self._compute_pool.shutdown(wait=False)
+        await asyncio.wait([asyncio.wrap_future(idle)], timeout=COMPUTE_GRACE_S)
+        self.computing = not idle.done()
         self._codec_pool.shutdown(wait=False, cancel_futures=True)
 
     def _asked_to_leave(self, number: signal.Signals, exit_code: int, grace_s: float) -> None:
