@@ -1,5 +1,6 @@
 """User code that never returns does not keep a process that is told to go."""
 
+import re
 import signal
 
 import pytest
@@ -16,6 +17,8 @@ from torch import nn
 
 class Hanging(nn.Linear):
     def forward(self, value):
+        if os.path.exists(self.gate):
+            print("it hangs", flush=True)
         while os.path.exists(self.gate):
             time.sleep(0.01)
         return super().forward(value)
@@ -40,8 +43,10 @@ def test_a_node_whose_forward_hangs_ends_within_five_seconds(tmp_path, number, e
         nodes = [programs.join(name, "--trust", "hanging") for name in ("ada", "grace")]
         coordinator.expect(r"^step 2/")
         gate.touch()
-        nodes[0].process.send_signal(number)
-        nodes[1].process.send_signal(number)
+        holder = next(node for node in nodes if re.search(r"blocks (0|1) to (1|2)|block 1", node.screen))
+        holder.expect("it hangs")
+        for node in nodes:
+            node.process.send_signal(number)
         assert [node.expect_end(GONE_S + 1.0) for node in nodes] == [exit_code, exit_code]
         assert coordinator.expect_end(30.0) == 1
         assert "left" in coordinator.errors[-1] or "lost" in coordinator.errors[-1], coordinator.screen

@@ -51,6 +51,7 @@ def test_another_number_of_nodes_goes_on(trial, reference, names):
     trial.check(reference, relative=0.0 if len(names) >= 3 else 1e-5)
 
 
+@pytest.mark.slow
 def test_a_node_that_hangs_is_lost_and_finds_out_when_it_wakes(trial, reference):
     trial.lead()
     trial.join(*NAMES, moment=halt(FORWARD, 14, 1), patience_s=1)

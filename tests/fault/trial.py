@@ -219,9 +219,9 @@ class Trial:
         assert ledger.check_checkpoints(self.run_dir)[-1] == STEPS
         assert ledger.unfinished(self.run_dir) == []
         assert ledger.unfinished(self.root / "nodes") == []
-        held_out = ledger.held_out(self.run_dir)
-        expected = ledger.held_out(reference)
-        assert held_out.keys() == expected.keys()
-        assert all(abs(held_out[step] - loss) <= relative * loss for step, loss in expected.items())
+        held_out, expected = ledger.held_out(self.run_dir), ledger.held_out(reference)
+        # one may be missing where somebody was killed between a checkpoint and the evaluation after the same step
+        assert {STEPS - 1} <= held_out.keys() <= expected.keys()
+        assert all(abs(loss - expected[step]) <= relative * loss for step, loss in held_out.items())
         model = "model.safetensors"
         ledger.check_same_model(self.run_dir / model, reference / model, relative=10 * relative)
