@@ -41,10 +41,10 @@ from brigade.wire.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
-INTERRUPT_GRACE_S = 4.0
+INTERRUPT_GRACE_S = 2.0  # with the rest of the way out this stays below five seconds
 TERMINATE_GRACE_S = 20.0
-FAREWELL_S = 2.0
-COMPUTE_GRACE_S = 1.0
+FAREWELL_S = 1.0
+COMPUTE_GRACE_S = 0.5
 NEIGHBOUR_DEADLINE_S = 20.0
 CODEC_THREADS = 2
 
