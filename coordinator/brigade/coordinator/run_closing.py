@@ -197,7 +197,13 @@ def lose_node(run: RunState, news: News, now: float) -> Outcome:
     if stage is None:
         return [Note(kind="lost", text=f"spare node {name} {verb}: {news.content.reason}", node=name)]
     reason = f"node {run.line.name_stage(stage)} {verb}: {news.content.reason}"
-    return [Note(kind="lost", text=reason, node=name, level="warning"), *_go_without(run, stage, reason, now)]
+    note = Note(kind="lost", text=reason, node=name, level="warning")
+    return _tell_first(run, note, _go_without(run, stage, reason, now))
+
+
+def _tell_first(run: RunState, note: Note, outcome: Outcome) -> Outcome:
+    """Say what has happened before what follows from it; a run that ends at once gives it as its reason."""
+    return outcome if run.state.over else [note, *outcome]
 
 
 def _go_without(run: RunState, stage: int, reason: str, now: float) -> Outcome:
@@ -242,7 +248,8 @@ def fail_of_node(run: RunState, news: News, now: float) -> Outcome:
         return fail(run, reason, now)
     if stage is None:
         return [Note(kind="failed", text=f"spare {reason}", node=name, level="warning")]
-    return [Note(kind="failed", text=reason, node=name, level="warning"), *_go_without(run, stage, reason, now)]
+    note = Note(kind="failed", text=reason, node=name, level="warning")
+    return _tell_first(run, note, _go_without(run, stage, reason, now))
 
 
 # --- the owner, the disk, the clock ---------------------------------------------------------------------------------

@@ -93,7 +93,8 @@ class DataLinks:
     async def _measure_one(self, contact: NodeContact, order: MeasureLinks) -> LinkReport:
         try:
             async with asyncio.timeout(order.deadline_s):
-                connection = await self.connect(contact, order.deadline_s)
+                # Half the time, so that what keeps a connection from opening is told, not that time is over.
+                connection = await self.connect(contact, order.deadline_s / 2)
                 rtt_s = min([await self._probe(connection, 1) for _ in range(ROUND_TRIPS)])
                 took_s = await self._probe(connection, order.payload_bytes)
         except (BrigadeError, TimeoutError) as error:

@@ -357,8 +357,8 @@ class StageShell:
         if task.cancelled() or self._closed or (error := task.exception()) is None:
             return
         self.close()
+        log.debug("where stage %d failed stands in the log", self.stage, exc_info=error)
         if not isinstance(error, StageError):
-            log.debug("stage %d failed", self.stage, exc_info=error)
             error = StageError.of(error, stage=self.stage, step=self.core.step, what=self.core.doing())
         self._around.fail(error)
 
