@@ -21,7 +21,8 @@ MAY_IMPORT = {
     "partition": {"wire"},
     "node": {"wire", "compression", "partition"},
     "coordinator": {"wire", "compression", "partition"},
-    "cli": {"wire", "compression", "partition", "node", "coordinator"},
+    "lab": {"wire", "compression", "partition", "node", "coordinator"},
+    "cli": {"wire", "compression", "partition", "node", "coordinator", "lab"},
 }
 
 # Whatever is not listed is a core: it imports nothing that waits, computes on a device or touches the machine.
@@ -44,6 +45,7 @@ EDGES = {
     "node": "building coordinator_links daemon data_links device directory files stage_compute stage_shell stage_state "
     "state_files",
     "coordinator": "ask checkpoints collector daemon export file_server intake ledger_thread listeners planner record run_directory store",
+    "lab": "precise_loop relay relay_flow relay_process",
     "cli": "*",  # a command line is nothing but an edge
 }
 

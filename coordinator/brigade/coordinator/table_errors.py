@@ -106,12 +106,13 @@ def _kinds_at(root: type[Struct], table: dict[str, Any], place: str, *, chosen: 
     for key, index in _PLACE.findall(place):
         if index:
             written = written[int(index)] if index.isdigit() and isinstance(written, list) else {}
-            continue
-        written = written.get(key, {}) if isinstance(written, dict) else {}
-        fields = [field for kind in kinds for field in msgspec.structs.fields(kind) if field.name == key]
-        kinds = [kind for field in fields for kind in _structs(field.type)]
-        tag = written.get("kind") if isinstance(written, dict) else None
-        kinds = [kind for kind in kinds if not chosen or len(kinds) == 1 or kind.__struct_config__.tag == tag]
+        else:
+            written = written.get(key, {}) if isinstance(written, dict) else {}
+            fields = [field for kind in kinds for field in msgspec.structs.fields(kind) if field.name == key]
+            kinds = [kind for field in fields for kind in _structs(field.type)]
+        if not isinstance(written, list):  # the items of a list tell, each for itself
+            tag = written.get("kind") if isinstance(written, dict) else None
+            kinds = [kind for kind in kinds if not chosen or len(kinds) == 1 or kind.__struct_config__.tag == tag]
     return kinds
 
 

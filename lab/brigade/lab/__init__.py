@@ -1,0 +1,1 @@
+"""Whole fleets on one machine: shaped links, emulated devices, churn."""

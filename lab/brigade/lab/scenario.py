@@ -1,0 +1,187 @@
+"""Reads a scenario file (TOML): a mistake names file, key, what was found and what was expected."""
+
+import csv
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from brigade.coordinator.run_file import RunFile, read_run_file
+from brigade.coordinator.table_errors import explain
+from brigade.lab.quantities import parse_rate
+from brigade.lab.scenario_spec import (
+    COORDINATOR,
+    CoordinatorKill,
+    EventSpec,
+    HostSpec,
+    Join,
+    Kill,
+    Leave,
+    LinkEvent,
+    LinkRate,
+    ScenarioSpec,
+)
+from brigade.wire.errors import ConfigError
+
+MOST_HOSTS = 250  # each has an address of its own in one network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A scenario file that has been read and found sound, with its job."""
+
+    path: Path
+    spec: ScenarioSpec
+    hosts: tuple[HostSpec, ...]  # one each, without counts
+    events: tuple[EventSpec, ...]  # those of the trace included
+    run: RunFile
+
+    def starting(self) -> tuple[str, ...]:
+        """Return the hosts that take part from the beginning: those that no event brings in first."""
+        first: dict[str, EventSpec] = {}
+        for event in sorted(self.events, key=_moment):
+            if not isinstance(event, CoordinatorKill | LinkEvent):
+                first.setdefault(event.host, event)
+        return tuple(host.name for host in self.hosts if not isinstance(first.get(host.name), Join))
+
+
+def read_scenario(path: Path) -> Scenario:
+    """Return the scenario that a file describes; paths in it are relative to it.
+
+    Raises ConfigError for anything that cannot be carried out, the job's run file included.
+    """
+    table = _read_toml(path)
+    try:
+        spec = msgspec.convert(table, ScenarioSpec)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {explain(ScenarioSpec, table, str(error))}") from error
+    hosts = tuple(_one_each(spec.host))
+    for complaint in _unsound(spec, hosts):
+        raise ConfigError(f"{path}: {complaint}")
+    run = read_run_file(path.parent / spec.run)
+    events = spec.event
+    if spec.trace is not None:
+        events += _read_trace(path.parent / spec.trace.file, spec, [host.name for host in hosts])
+    scenario = Scenario(path=path, spec=spec, hosts=hosts, events=events, run=run)
+    needed, there = run.spec.pipeline.nodes, len(scenario.starting())
+    if there < needed:
+        raise ConfigError(
+            f"{path}: {there} hosts take part from the beginning, but {run.path} waits for {needed} nodes"
+        )
+    return scenario
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no scenario file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+
+
+def _one_each(specs: Sequence[HostSpec]) -> Iterator[HostSpec]:
+    for spec in specs:
+        if spec.count == 1:
+            yield spec
+        else:
+            yield from (replace(spec, name=f"{spec.name}-{number + 1}", count=1) for number in range(spec.count))
+
+
+def _unsound(spec: ScenarioSpec, hosts: Sequence[HostSpec]) -> Iterator[str]:
+    """Yield what is valid by itself and does not fit together."""
+    names = [host.name for host in hosts]
+    sites = sorted({host.site for host in hosts if host.site})
+    if not 1 <= len(hosts) <= MOST_HOSTS:
+        yield f"host: expected 1 to {MOST_HOSTS} hosts, found {len(hosts)}"
+    for name, count in Counter([*names, *sites, COORDINATOR]).items():
+        if count > 1:
+            yield f"host: {name!r} is the name of {count} hosts or sites"
+    for index, host in enumerate(spec.host):
+        if host.emulate and host.device:
+            yield f"host[{index}]: emulate and device exclude each other"
+    for place, text in _rates(spec):
+        try:
+            parse_rate(text)
+        except ConfigError as error:
+            yield f"{place}: {error}"
+    for index, pair in enumerate(spec.pair):
+        for name in pair.between:
+            yield from _unknown(f"pair[{index}].between", name, [*names, *sites, COORDINATOR])
+        if len(set(pair.between)) == 1 and pair.between[0] not in sites:
+            yield f"pair[{index}].between: {pair.between[0]!r} twice"
+    for index, event in enumerate(spec.event):
+        yield from _unsound_event(f"event[{index}]", event, names)
+
+
+def _unsound_event(place: str, event: EventSpec, names: Sequence[str]) -> Iterator[str]:
+    if (event.at_s is None) == (event.at_step is None):
+        yield f"{place}: expected one of at_s (seconds after training began) and at_step (steps committed)"
+    if isinstance(event, CoordinatorKill):
+        return
+    linked = isinstance(event, LinkEvent)
+    yield from _unknown(f"{place}.host", event.host, [*names, COORDINATOR] if linked else names)
+    if isinstance(event, LinkRate):
+        if event.up is None and event.down is None:
+            yield f"{place}: a link_rate says up or down or both"
+    elif isinstance(event, LinkEvent) and event.other:
+        yield from _unknown(f"{place}.other", event.other, [*names, COORDINATOR])
+        if event.other == event.host:
+            yield f"{place}.other: {event.other!r} is the host itself"
+
+
+def _unknown(place: str, name: str, known: Sequence[str]) -> Iterator[str]:
+    if name not in known:
+        near = get_close_matches(name, known, n=1, cutoff=0.6)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+        yield f"{place}: {name!r} is not known{hint}"
+
+
+def _rates(spec: ScenarioSpec) -> Iterator[tuple[str, str]]:
+    links = [("coordinator", spec.coordinator), *((f"host[{i}]", host) for i, host in enumerate(spec.host))]
+    for place, link in links:
+        yield f"{place}.up", link.up
+        yield f"{place}.down", link.down
+    yield from ((f"pair[{i}].rate", pair.rate) for i, pair in enumerate(spec.pair))
+    for i, event in enumerate(spec.event):
+        if isinstance(event, LinkRate):
+            yield from ((f"event[{i}].{key}", rate) for key in ("up", "down") if (rate := getattr(event, key)))
+
+
+def _read_trace(path: Path, spec: ScenarioSpec, names: Sequence[str]) -> tuple[EventSpec, ...]:
+    """Return the events of an availability trace: a period that begins at 0 is there from the beginning."""
+    assert spec.trace is not None
+    events: list[EventSpec] = []
+    ends = Kill if spec.trace.ends == "kill" else Leave
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    for number, row in enumerate(rows, start=2):
+        try:
+            name, start_s, end_s = row["node"], float(row["start_s"]), float(row["end_s"] or "inf")
+        except (KeyError, TypeError, ValueError):
+            raise ConfigError(f"{path}, line {number}: expected the columns node, start_s, end_s") from None
+        for complaint in _unknown("node", name, names):
+            raise ConfigError(f"{path}, line {number}: {complaint}")
+        if not 0 <= start_s < end_s:
+            raise ConfigError(f"{path}, line {number}: a period ends after it starts; found {start_s:g} to {end_s:g}")
+        if start_s > 0:
+            events.append(Join(host=name, at_s=start_s))
+        if end_s < float("inf"):
+            events.append(ends(host=name, at_s=end_s))
+    return tuple(events)
+
+
+def _moment(event: EventSpec) -> float:
+    """Return a number by which the events of one host, all by time or all by step, come in order."""
+    return event.at_s if event.at_s is not None else float(event.at_step or 0)

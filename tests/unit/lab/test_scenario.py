@@ -1,0 +1,158 @@
+"""A mistake in a scenario file names file, key, what was found and what was expected."""
+
+import pytest
+
+from brigade.lab.quantities import parse_rate, show_rate
+from brigade.lab.scenario import read_scenario
+from brigade.lab.scenario_spec import Join, Kill, Leave
+from brigade.wire.errors import ConfigError
+
+RUN = """
+name = "toy"
+[model]
+kind = "gpt"
+[data]
+kind = "text"
+path = "text.txt"
+sequence_length = 16
+[training]
+max_steps = 10
+[pipeline]
+nodes = 3
+"""
+GOOD = """
+name = "homes"
+seed = 7
+
+[[host]]
+name = "home"
+count = 3
+up = "80 Mbit/s"
+down = "80 Mbit/s"
+latency_ms = 12.5
+
+[[host]]
+name = "guest"
+site = "office"
+
+[[pair]]
+between = ["home-1", "office"]
+latency_ms = 40
+
+[[event]]
+kind = "join"
+host = "guest"
+at_s = 5
+
+[[event]]
+kind = "kill"
+host = "home-2"
+at_step = 4
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    (tmp_path / "text.txt").write_bytes(b"bucket brigade " * 200)
+    (tmp_path / "run.toml").write_text(RUN)
+
+    def read(text, **files):
+        for name, content in files.items():
+            (tmp_path / f"{name}.csv").write_text(content)
+        path = tmp_path / "scenario.toml"
+        path.write_text(text)
+        return read_scenario(path)
+
+    return read
+
+
+def test_a_good_file_is_read_with_its_job(read):
+    scenario = read(GOOD)
+    assert [host.name for host in scenario.hosts] == ["home-1", "home-2", "home-3", "guest"]
+    assert scenario.starting() == ("home-1", "home-2", "home-3")
+    assert scenario.run.spec.name == "toy"
+    assert scenario.events == (Join(host="guest", at_s=5.0), Kill(host="home-2", at_step=4))
+
+
+MISTAKES = {
+    "unknown key": ("seed = 7", "sead = 7", "sead is not a known key", "did you mean 'seed'"),
+    "unknown key of a host": ("latency_ms = 12.5", "latency = 12.5", "host[0].latency is not a known key", "did you mean 'latency_ms'"),
+    "unknown key of an event": ("at_step = 4", "at_steps = 4", "event[1].at_steps is not a known key", "did you mean 'at_step'"),
+    "unknown event": ('kind = "kill"', 'kind = "kil"', "event[1].kind: expected one of 'join', 'leave', 'kill'", "did you mean 'kill'"),
+    "key of another event": ('host = "home-2"', 'host = "home-2"\nup = "1 Mbit/s"', "event[1].up is not a known key", "known keys: kind, at_s"),
+    "not a rate": ('up = "80 Mbit/s"', 'up = "80 Mbps"', "host[0].up: expected a rate such as '80 Mbit/s'", "found '80 Mbps'"),
+    "no rate": ('up = "80 Mbit/s"', 'up = "0 Mbit/s"', "host[0].up: '0 Mbit/s': nothing passes", ""),
+    "wrong type": ("latency_ms = 12.5", 'latency_ms = "12"', "host[0].latency_ms: expected `float`", "found '12'"),
+    "out of range": ("latency_ms = 12.5", "loss = 1.0", "host[0].loss: expected `float` < 1.0", "found 1.0"),
+    "missing key": ('name = "homes"\n', "", "name is missing", ""),
+    "no moment": ("at_step = 4", "", "event[1]: expected one of at_s", ""),
+    "two moments": ("at_step = 4", "at_step = 4\nat_s = 1", "event[1]: expected one of at_s", ""),
+    "unknown host": ('host = "home-2"', 'host = "home-9"', "event[1].host: 'home-9' is not known", "did you mean 'home-"),
+    "unknown host of a pair": ('["home-1", "office"]', '["home-1", "ofice"]', "pair[0].between: 'ofice' is not known", "did you mean 'office'"),
+    "a name twice": ('name = "guest"', 'name = "home-3"', "'home-3' is the name of 2 hosts or sites", ""),
+    "no run file": ("seed = 7", 'run = "walk.toml"', "there is no run file", "walk.toml"),
+    "not TOML": ("seed = 7", "seed : 7", "is not TOML", ""),
+    "no trace": ("seed = 7", 'seed = 7\n[trace]\nfile = "none.csv"', "none.csv cannot be read", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_explained(read, name):
+    old, new, words, more = MISTAKES[name]
+    text = GOOD.replace(old, new, 1)
+    assert text != GOOD
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    message = str(caught.value)
+    assert words in message
+    assert more in message
+    assert "\n" not in message
+    assert "toml" in message or "csv" in message
+
+
+def test_there_must_be_enough_hosts_for_the_run_to_begin(read):
+    with pytest.raises(ConfigError, match=r"2 hosts take part from the beginning, but .* waits for 3 nodes"):
+        read('name = "few"\n[[host]]\nname = "home"\ncount = 2\n')
+
+
+def test_a_trace_says_who_is_there_when(read):
+    trace = "node,start_s,end_s\nhome-1,0,12.5\nhome-1,20,\nguest,3,9\n"
+    head = GOOD.partition("[[event]]")[0].replace("seed = 7", 'seed = 7\n[trace]\nfile = "who.csv"\nends = "leave"')
+    scenario = read(head, who=trace)
+    assert scenario.events == (
+        Leave(host="home-1", at_s=12.5),
+        Join(host="home-1", at_s=20.0),
+        Join(host="guest", at_s=3.0),
+        Leave(host="guest", at_s=9.0),
+    )
+    assert scenario.starting() == ("home-1", "home-2", "home-3")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("home-9,0,1", "did you mean 'home-"),
+        ("home-1,5,5", "ends after it starts"),
+        ("home-1,x,5", "expected the columns"),
+    ],
+)
+def test_a_mistake_in_a_trace_names_its_line(read, line, words):
+    text = GOOD.replace("seed = 7", 'seed = 7\n[trace]\nfile = "who.csv"')
+    with pytest.raises(ConfigError, match=r"who\.csv, line 3") as caught:
+        read(text, who=f"node,start_s,end_s\nhome-1,0,1\n{line}\n")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [("80 Mbit/s", 1e7), ("1.5Gbit/s", 187.5e6), ("8 bit/s", 1.0), ("500 kbit/s", 62500.0), ("unlimited", None)],
+)
+def test_rates(text, bytes_per_s):
+    assert parse_rate(text) == bytes_per_s
+    assert parse_rate(show_rate(bytes_per_s)) == bytes_per_s
+
+
+@pytest.mark.parametrize("text", ["80 mbit/s", "80", "80 MB/s", "-1 Mbit/s", "1e3 bit/s", "", "0 bit/s"])
+def test_what_is_no_rate(text):
+    with pytest.raises(ConfigError):
+        parse_rate(text)
