@@ -98,3 +98,22 @@ def test_a_node_killed_before_training_is_waited_for_again(trial, reference, mom
     trial.finish()
     trial.check(reference)
     assert ask(trial.run_dir, "SELECT max(attempt) FROM attempts") == [(1,)]
+
+
+def test_what_a_killed_node_had_fetched_does_not_stay_for_ever(trial, reference):
+    trial.lead()
+    trial.join(*NAMES, moment=Moment(BACKWARD, 23, 2))
+    trial.ends_without(2)
+    trial.lead("--resume", nodes=1, stages=1)
+    trial.join("ada", moment=Moment("brigade.node.daemon:build_stage"))
+    assert trial.code(trial.nodes["ada"]) == -signal.SIGKILL
+    trial.kill(trial.coordinator)
+    assert fetched_states(trial, "ada") == 6, "those of all three blocks"
+
+    trial.train("--resume")
+    trial.check(reference)
+    assert fetched_states(trial, "ada") == 0
+
+
+def fetched_states(trial, name):
+    return sum(1 for _ in (trial.root / "nodes" / name / "cache").rglob("block-*"))

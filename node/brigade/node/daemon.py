@@ -270,6 +270,7 @@ class NodeDaemon:
         assert self._welcome is not None
         plan, files = order.plan, self._links.files
         self._data.admit([*(stage.contact for stage in plan.stages), *plan.spares])
+        files.forget_checkpoints(order.checkpoint)
         checkpoint = [await files.fetch(spec) for spec in order.checkpoint]
         data = await files.fetch(order.data) if order.data is not None else None
         parts: StageParts = await self._loop.run_in_executor(

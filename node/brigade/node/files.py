@@ -6,6 +6,7 @@ A fetched file appears under its name only when its checksum is right; a broken 
 import asyncio
 import hashlib
 import mmap
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from brigade.wire.messages import FilePart, FileWanted
 
 PART_BYTES = 1024 * 1024
 BULK_PRIORITY = 3
+CHECKPOINTS = "checkpoint"  # what the names of their files begin with; data stay in the cache, these do not
 
 
 def sha256_of(path: Path) -> str:
@@ -96,12 +98,20 @@ class FileExchange:
                 fetch.done.set_exception(CheckpointError(f"the connection was lost while fetching {fetch.spec.name!r}"))
         self._fetches.clear()
 
+    def forget_checkpoints(self, keep: Sequence[FileSpec]) -> None:
+        """Remove cached parts of checkpoints but these: of builds that were cut off, and as large as a model."""
+        kept = {spec.sha256 for spec in keep}
+        for folder in (self.cache_dir / CHECKPOINTS).glob("*"):
+            if folder.name not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+
     async def fetch(self, spec: FileSpec) -> Path:
         """Return the path of a verified copy, from the cache where it is there already.
 
         Raises CheckpointError when it cannot be had whole.
         """
-        target = self.cache_dir / spec.sha256 / spec.name.rpartition("/")[2]
+        kind = CHECKPOINTS if spec.name.startswith(f"{CHECKPOINTS}/") else "data"
+        target = self.cache_dir / kind / spec.sha256 / spec.name.rpartition("/")[2]
         if target.exists() and target.stat().st_size == spec.size and sha256_of(target) == spec.sha256:
             return target
         if self._connection is None:
