@@ -40,7 +40,12 @@ def one_forward_one_backward_order(stage: int, stages: int, microbatches: int) -
 
     At most `min(microbatches, stages - stage)` microbatches are in flight.
     """
-    warm_up = min(microbatches, stages - 1 - stage)
+    return alternating_order(stages - 1 - stage, microbatches)
+
+
+def alternating_order(warm_up: int, microbatches: int) -> Order:
+    """Return `warm_up` forwards, then a forward and a backward in turn, then the backwards that are left."""
+    warm_up = min(microbatches, warm_up)
     order = _run(FORWARD, 0, warm_up)
     for index in range(microbatches - warm_up):
         order += [Action(FORWARD, warm_up + index), Action(BACKWARD, index)]

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from brigade.partition.line import HopTime, StageTime
-from brigade.partition.order_check import giving_stage
-from brigade.partition.schedule import FORWARD, Action, Schedule
-from brigade.wire.errors import PlanError
+from brigade.partition.line import HopTime, Line, StageTime
+from brigade.partition.schedule import Schedule
+from brigade.partition.simulation.run import simulate
+from brigade.partition.simulation.stage import Work
+from brigade.partition.simulation.walks import in_order
 
 
 def step_seconds(schedule: Schedule, stages: Sequence[StageTime], hops: Sequence[HopTime]) -> float:
@@ -14,32 +15,5 @@ def step_seconds(schedule: Schedule, stages: Sequence[StageTime], hops: Sequence
     Sending overlaps computing; a link carries one value at a time in each direction, in the order in which they were
     made. `hops[k]` is between stages k and k+1. Raises PlanError if the schedule cannot end.
     """
-    arrivals: dict[tuple[int, Action], float] = {}  # (stage that may now run the action, action): when
-    clock = [0.0] * len(schedule)
-    link_free: dict[tuple[int, int], float] = {}
-    position = [0] * len(schedule)
-    woken = list(range(len(schedule)))
-    while woken:
-        stage = woken.pop()
-        order = schedule[stage]
-        while position[stage] < len(order):
-            action = order[position[stage]]
-            start = clock[stage]
-            if giving_stage(stage, action, len(schedule)) is not None:
-                if (stage, action) not in arrivals:
-                    break
-                start = max(start, arrivals[stage, action])
-            is_forward = action.kind == FORWARD
-            clock[stage] = start + (stages[stage].forward_s if is_forward else stages[stage].backward_s)
-            position[stage] += 1
-            taker = stage + 1 if is_forward else stage - 1
-            if 0 <= taker < len(schedule):
-                hop = hops[min(stage, taker)]
-                sent = max(clock[stage], link_free.get((stage, taker), 0.0))
-                sent += hop.activation_s if is_forward else hop.gradient_s
-                link_free[stage, taker] = sent
-                arrivals[taker, action] = sent + hop.one_way_s
-                woken.append(taker)
-    if any(position[stage] < len(order) for stage, order in enumerate(schedule)):
-        raise PlanError("the schedule cannot end: some stage waits for ever")
-    return max(clock)
+    microbatches = len(schedule[0]) // 2
+    return simulate(Line(tuple(stages), tuple(hops)), in_order(schedule), Work(microbatches, microbatches)).makespan_s
