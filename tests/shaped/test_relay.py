@@ -1,6 +1,6 @@
 """The relay does what its links say: rate, delay, sharing, cuts, and every byte counted. Real sockets, real time.
 
-A machine that others use too is late now and then, never early: of several tries the best one counts.
+A machine that others use too is late now and then, never early: of several tries the one that comes nearest counts.
 """
 
 import os
@@ -14,7 +14,7 @@ from tests.shaped.relay_lab import RelayLab, host, receive, round_trip_s, transf
 from brigade.lab.relay_orders import ChangeRate, Corrupt, Cut, Heal
 from brigade.lab.scenario_spec import PairSpec
 
-TRIES = 3
+TRIES = 6
 RATE_TOLERANCE = 0.03
 DELAY_TOLERANCE_S = 0.002
 
@@ -57,7 +57,7 @@ def test_the_delay_is_right(latency_ms):
 
 
 def test_one_uplink_is_shared_by_all_connections_of_its_host():
-    size, bytes_per_s = 500_000, 5e6
+    size, bytes_per_s = 1_000_000, 5e6
     with RelayLab(host("ada", up="40 Mbit/s"), host("ben"), host("carl")) as lab:
         pairs = [lab.connect("ada", "ben"), lab.connect("ada", "carl")]
         ends = []
@@ -72,7 +72,7 @@ def test_one_uplink_is_shared_by_all_connections_of_its_host():
 
 
 def test_one_downlink_is_shared_and_a_shared_pipe_goes_both_ways():
-    size = 400_000
+    size = 1_000_000
     with RelayLab(host("ada"), host("ben"), host("carl", up="40 Mbit/s", down="40 Mbit/s", pipe="shared")) as lab:
         into = [lab.connect("ada", "carl"), lab.connect("ben", "carl")]
         ratio = best_ratio(lambda: max(transfer_s(into, size)), 2 * size / 5e6)
@@ -83,7 +83,7 @@ def test_one_downlink_is_shared_and_a_shared_pipe_goes_both_ways():
 
 
 def test_two_sites_share_what_joins_them():
-    size = 400_000
+    size = 1_000_000
     hosts = (host("ada", site="bonn"), host("ben", site="bonn"), host("carl", site="rome"), host("dora", site="rome"))
     with RelayLab(*hosts, pairs=[PairSpec(between=("bonn", "rome"), rate="40 Mbit/s", latency_ms=20)]) as lab:
         pairs = [lab.connect("ada", "carl"), lab.connect("ben", "dora")]
@@ -92,7 +92,7 @@ def test_two_sites_share_what_joins_them():
 
 
 def test_a_rate_changes_while_bytes_flow():
-    size = 500_000
+    size = 1_000_000
     with RelayLab(host("ada", up="400 Mbit/s"), host("ben")) as lab:
         pair = lab.connect("ada", "ben")
         transfer_s([pair], size)
