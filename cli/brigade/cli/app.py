@@ -3,6 +3,7 @@
 Every subcommand imports what it needs when it runs, so that `brigade --help` answers at once.
 """
 
+import logging
 import sys
 from typing import Annotated
 
@@ -67,6 +68,12 @@ def main() -> None:
     except BrigadeError as error:
         typer.echo(f"brigade: {harmless(str(error))}", err=True)
         sys.exit(exit_code_of(error))
+    except Exception as error:
+        log = logging.getLogger("brigade")
+        if not log.handlers:  # nothing has begun: a bug, best seen whole
+            raise
+        log.exception("unforeseen: %s: %s (log.jsonl in the state directory holds more)", type(error).__name__, error)  # noqa: TRY401 - the screen shows no traceback
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -52,22 +52,29 @@ def open_journal(state_dir: Path, *, verbosity: int = 0, file_name: str = "log.j
 
     `verbosity` on stderr: -1 warnings and errors, 0 milestones as well (information), 1 and more everything.
     """
-    root = logging.getLogger("brigade")
+    root, foreign = logging.getLogger("brigade"), logging.getLogger("asyncio")
     for handler in list(root.handlers):
         root.removeHandler(handler)
+        foreign.removeHandler(handler)
         handler.close()
     root.setLevel(logging.DEBUG if verbosity >= 1 else logging.INFO)
-    root.propagate = False
+    foreign.setLevel(logging.WARNING)  # a bug in a callback: its traceback is for the file, not for the screen
+    root.propagate = foreign.propagate = False
     terminal = logging.StreamHandler()
     terminal.setLevel({-1: logging.WARNING, 0: logging.INFO}.get(verbosity, logging.DEBUG))
     terminal.setFormatter(PlainLines())
-    root.addHandler(terminal)
+    handlers: list[logging.Handler] = [terminal]
     try:
         file = QuietFileHandler(
             state_dir / file_name, maxBytes=MAX_LOG_BYTES, backupCount=KEPT_LOGS, encoding="utf-8", delay=False
         )
+        file.setFormatter(JsonLines())
+        handlers.append(file)
+        problem = None
     except OSError as error:
-        root.warning("cannot write the log %s: %s; going on without it", state_dir / file_name, error.strerror)
-        return
-    file.setFormatter(JsonLines())
-    root.addHandler(file)
+        problem = error
+    for handler in handlers:
+        root.addHandler(handler)
+        foreign.addHandler(handler)
+    if problem is not None:
+        root.warning("cannot write the log %s: %s; going on without it", state_dir / file_name, problem.strerror)
