@@ -59,8 +59,10 @@ def build_wrongly(gate):
     raise LookupError("no such architecture")
 
 
-def loss_that_fails(output, target):
-    raise ArithmeticError("the loss is out of order")
+def loss_behind_a_gate(output, target):
+    if os.path.exists(os.environ["GATE"] + "/loss-fails"):
+        raise ArithmeticError("the loss is out of order")
+    return nn.functional.cross_entropy(output, target)
 
 
 class Data:
@@ -241,7 +243,10 @@ class Programs:
         for program, screen in texts.items():
             assert "Traceback" not in screen, f"{program}:\n{screen}"
             assert not re.search(r"[^\n\x20-\x7e\u00a0-\U0010ffff]", screen), f"{program}:\n{screen!r}"
-        texts |= {str(path): path.read_text() for path in self.home.rglob("log.jsonl*")}
+        logs = {str(path): path.read_text() for path in self.home.rglob("log.jsonl*")}
+        for place, text in logs.items():
+            assert not re.search(r"brigade1-\w{20}", text), f"an invite is shown by {place}"
+        texts |= logs
         for place, text in texts.items():
             for secret in hidden:
                 assert secret not in text, f"a secret is shown by {place}"
