@@ -107,7 +107,7 @@ def test_an_interrupt_of_nodes_without_a_coordinator_leaves_nothing_behind(midwa
 
 def check_that_nothing_is_left(trial, halted=None):
     """Interrupt everybody who lives; soon there is no process, no port and no half made file."""
-    living = [process for process in (trial.coordinator, *trial.nodes.values()) if process.exit_code is None]
+    living = [process for process in (*trial.nodes.values(), trial.coordinator) if process.exit_code is None]
     children = [child for process in living for child in psutil.Process(process.pid).children(recursive=True)]
     listening = [
         connection.laddr
@@ -117,7 +117,7 @@ def check_that_nothing_is_left(trial, halted=None):
     ]
     assert len(listening) >= len(living)
     end = time.monotonic() + INTERRUPT_LIMIT_S
-    for process in living:
+    for process in living:  # nodes first: without a coordinator they end by themselves
         process.send(signal.SIGINT)
     if halted is not None:
         halted.send(signal.SIGCONT)
