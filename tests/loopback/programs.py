@@ -15,9 +15,9 @@ from typing import Any, Self
 
 from brigade.wire.invite import Invite
 
-DEADLINE_S = 40.0  # for what takes a second or two on an idle machine
+DEADLINE_S = 60.0  # for what takes a few seconds on an idle machine
 VERDICT_S = 10.0  # within which a refusal has to be told
-START_S = 10.0  # for importing torch on a busy machine
+START_S = 20.0  # for importing torch on a busy machine
 
 # Model code as a person would install it on every node. What it does can be changed while a run goes on: a block looks
 # for files in the directory `gate`.
