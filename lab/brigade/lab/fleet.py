@@ -1,0 +1,107 @@
+"""The processes of a lab: started with a lifeline, ended by their ids, whatever happens to the lab.
+
+A process ends when its standard input does, which the system closes when the lab dies, however it dies. Each one has a
+process group of its own in our session: when we are gone, the system lets stopped ones go on (POSIX, orphaned process
+groups), and then they end too.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, STDOUT, Process
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+END_GRACE_S = 6.0
+LONGEST_LINE = 4 * 1024 * 1024  # of what a member prints for us to read
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One process."""
+
+    name: str
+    process: Process
+    suspended: bool = False
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.returncode is None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal; nothing if it has ended."""
+        if self.runs:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+    def suspend(self) -> None:
+        """Let it stand still."""
+        self.suspended = True
+        self.send(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """Let it go on."""
+        self.suspended = False
+        self.send(signal.SIGCONT)
+
+    async def wait(self, timeout_s: float) -> int | None:
+        """Wait until it ends, and return the exit code; None if it goes on."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.process.wait()
+        except TimeoutError:
+            return None
+
+
+@dataclass(slots=True)
+class Fleet:
+    """Processes that all end when the `async with` block is left."""
+
+    members: list[Member] = field(default_factory=list)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.end()
+
+    async def start(self, name: str, *arguments: str | Path, output: Path | None, errors: Path | None = None) -> Member:
+        """Start `python -m ARGUMENTS`; what it prints goes to the file `output`; without one it is ours to read."""
+        sink = (output or errors or Path(os.devnull)).open("ab")
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                *map(str, arguments),
+                stdin=PIPE,
+                stdout=sink if output else PIPE,
+                stderr=STDOUT if output else sink,
+                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+                limit=LONGEST_LINE,
+                process_group=0,  # Ctrl-C reaches us alone
+            )
+        finally:
+            sink.close()
+        member = Member(name=name, process=process)
+        self.members.append(member)
+        return member
+
+    async def end(self, grace_s: float = END_GRACE_S) -> None:
+        """Ask whatever still runs to end, and force what does not."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            running = [member for member in self.members if member.runs]
+            for member in running:
+                member.send(number)
+                member.wake()  # a stopped process takes no signal but SIGKILL
+                if member.process.stdin is not None:
+                    member.process.stdin.close()
+            if running:
+                await asyncio.gather(*(member.wait(grace_s) for member in running))
+        self.members.clear()

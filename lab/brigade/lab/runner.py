@@ -1,0 +1,343 @@
+"""Carries out an experiment: relay, coordinator and nodes as processes, and what the scenario does to them."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, assert_never
+
+from brigade.lab import events as ev
+from brigade.lab.fleet import Fleet, Member
+from brigade.lab.hosts import Place
+from brigade.lab.observed import Observed, SeenEvent, SeenStep
+from brigade.lab.relay_handle import RelayHandle, open_relay
+from brigade.lab.relay_orders import ChangeRate, Cut, Heal
+from brigade.lab.scenario import Scenario
+from brigade.lab.scenario_spec import COORDINATOR, HostSpec
+from brigade.wire.errors import BrigadeError
+
+RUN_DIR = "run"  # below the directory of the experiment: the coordinator's
+NODES_DIR = "nodes"  # what nodes keep and say
+SETTLE_S = 20.0  # for processes to end by themselves
+STOP_LIMIT_S = 30.0  # for a run that was asked to stop
+MOST_RECOVERIES = 20
+
+
+class Watcher(Protocol):
+    """Whoever wants to see how it goes."""
+
+    def said(self, at_s: float, text: str) -> None:
+        """Something has happened; `at_s` is negative before training."""
+
+    def stepped(self, done: int, max_steps: int, loss: float | None, tokens_per_s: float) -> None:
+        """A step is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The coordinator has printed a line."""
+
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A process has ended."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Somebody wants the experiment to stop."""
+
+
+Happening = Line | Ended | Interrupted
+
+
+class Experiment:
+    """One run of a scenario in a directory of its own."""
+
+    def __init__(self, scenario: Scenario, directory: Path, watcher: Watcher, seed: int | None = None) -> None:
+        self._scenario = scenario
+        self._directory = directory
+        self._watcher = watcher
+        self._timeline = ev.Timeline(scenario.events)
+        self._hosts = {host.name: host for host in scenario.hosts}
+        self._present = set(scenario.starting())  # who should be running
+        self._nodes: dict[str, Member] = {}
+        self._coordinator: Member | None = None
+        self._listening = False
+        self._returning = False  # the coordinator was killed and will come back
+        self._stopping_since: float | None = None
+        self._finished = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._happenings: asyncio.Queue[Happening] = asyncio.Queue()
+        self._loop: asyncio.AbstractEventLoop
+        self._fleet: Fleet
+        self._relay: RelayHandle
+        self.observed = Observed(scenario.spec.seed if seed is None else seed)
+
+    @property
+    def run_dir(self) -> Path:
+        """Where the coordinator keeps the run."""
+        return self._directory / RUN_DIR
+
+    async def carry_out(self) -> Observed:
+        """Run from the first process to the last; every process has ended when this returns or raises."""
+        self._loop = asyncio.get_running_loop()
+        self.observed.started_at = self._loop.time()
+        (self._directory / NODES_DIR).mkdir(parents=True, exist_ok=True)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._loop.add_signal_handler(number, self._happenings.put_nowait, Interrupted())
+        try:
+            async with Fleet() as self._fleet:
+                self._relay = await open_relay(
+                    self._fleet, self._scenario, self.observed.seed, self._directory / "relay.txt"
+                )
+                await self._lead(resume=False)
+                await self._follow()
+                await self._settle()
+                self.observed.traffic = await self._relay.count()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._loop.remove_signal_handler(number)
+        return self.observed
+
+    # --- processes ------------------------------------------------------------------------------------------------
+
+    async def _lead(self, *, resume: bool) -> None:
+        """Start the coordinator."""
+        place = self._relay.places[COORDINATOR]
+        self._listening = self._returning = False
+        self._coordinator = await self._fleet.start(
+            "the coordinator",
+            *("brigade.cli.app", "up", self._scenario.run.path, "--json", "--end-with-stdin"),
+            *("--listen", place.listen, "--advertise", place.outer_host, "--output-dir", self.run_dir),
+            *(["--resume"] if resume else []),
+            output=None,
+            errors=self._directory / "coordinator.txt",
+        )
+        self._spawn(self._read(self._coordinator))
+
+    async def _start_node(self, host: HostSpec) -> None:
+        """Start the node of a host once its last life has ended."""
+        before = self._nodes.get(host.name)
+        if before is not None and await before.wait(SETTLE_S) is None:
+            return
+        node = self._nodes[host.name] = await self._fleet.start(
+            host.name,
+            *node_arguments(host, self._relay.places[host.name], self.run_dir, self._directory / NODES_DIR),
+            output=self._directory / NODES_DIR / f"{host.name}.txt",
+        )
+        self._spawn(self._watch(node))
+
+    async def _start_missing(self) -> None:
+        for name, host in self._hosts.items():
+            node = self._nodes.get(name)
+            if self._listening and name in self._present and (node is None or not node.runs):
+                await self._start_node(host)
+
+    async def _read(self, coordinator: Member) -> None:
+        stdout = coordinator.process.stdout
+        assert stdout is not None
+        with (self._directory / "coordinator.jsonl").open("ab") as log:
+            while line := await stdout.readline():
+                log.write(line)
+                if line.startswith(b"{"):
+                    self._happenings.put_nowait(Line(json.loads(line)))
+        await self._watch(coordinator)
+
+    async def _watch(self, member: Member) -> None:
+        await member.process.wait()
+        self._happenings.put_nowait(Ended(member))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- following --------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        while not self._finished:
+            try:
+                async with asyncio.timeout_at(self._next_deadline()):
+                    happening: Happening | None = await self._happenings.get()
+            except TimeoutError:
+                happening = None
+            match happening:
+                case Line(facts):
+                    await self._heard(facts)
+                case Ended(member):
+                    await self._ended(member)
+                case Interrupted():
+                    self._stop("interrupted")
+                case None:
+                    await self._time_passed()
+                case _:
+                    assert_never(happening)
+
+    def _next_deadline(self) -> float:
+        limits = [self.observed.started_at + self._scenario.spec.limit_s]
+        if self._stopping_since is not None:
+            limits = [self._stopping_since + STOP_LIMIT_S]
+        elif (due := self._timeline.next_deadline()) is not None:
+            limits.append(due)
+        return min(limits)
+
+    async def _time_passed(self) -> None:
+        now = self._loop.time()
+        if self._stopping_since is not None:
+            self._finished = now >= self._stopping_since + STOP_LIMIT_S
+        elif now >= self.observed.started_at + self._scenario.spec.limit_s:
+            self._stop(f"the limit of {self._scenario.spec.limit_s:g} s is reached")
+        else:
+            await self._tell_timeline(ev.TimePassed())
+
+    async def _heard(self, facts: dict[str, Any]) -> None:
+        match facts["event"]:
+            case "listening":
+                self._listening = True
+                await self._start_missing()
+            case "step":
+                self._stepped(facts)
+                await self._tell_timeline(ev.StepsCommitted(facts["step"]))
+            case "note" if facts["kind"] == "training":
+                if self.observed.began_at is None:
+                    self.observed.began_at = self._loop.time()
+                self._note(facts["text"])
+                await self._tell_timeline(ev.TrainingBegan())
+            case "note" if facts["kind"] == "planned" or facts["level"] != "info":
+                self._note(facts["text"])
+                if facts["kind"] == "failed":
+                    self.observed.reason = facts["text"]
+            case _:
+                pass
+
+    def _stepped(self, facts: dict[str, Any]) -> None:
+        at_s = self.observed.since_began(self._loop.time())
+        self.observed.steps.append(SeenStep(facts["step"], at_s, facts["loss"], facts["tokens"]))
+        self._watcher.stepped(facts["step"], facts["max_steps"], facts["loss"], facts["tokens_per_s"])
+
+    async def _ended(self, member: Member) -> None:
+        code = member.process.returncode
+        if member is not self._coordinator:
+            if member.name in self._present and member is self._nodes.get(member.name) and not self._finished:
+                self._note(f"the node of {member.name} has ended with exit code {code}")
+            return
+        self.observed.exit_code = code
+        if self._returning:
+            return
+        if code == 1 and self._may_resume():
+            self.observed.recoveries += 1
+            self._note("the run is taken up again from its last checkpoint")
+            await self._settle()
+            await self._lead(resume=True)
+        else:
+            self._finished = True
+
+    def _may_resume(self) -> bool:
+        enough = len(self._present) + self._timeline.joins_to_come() >= self._scenario.run.spec.pipeline.nodes
+        may = self._scenario.spec.resume and self._stopping_since is None
+        return may and enough and self._listening and self.observed.recoveries < MOST_RECOVERIES
+
+    async def _settle(self) -> None:
+        """Wait until all nodes have ended by themselves; end those that do not."""
+        for node in self._nodes.values():
+            if node.suspended:
+                node.send(signal.SIGKILL)
+        for node in self._nodes.values():
+            if await node.wait(SETTLE_S) is None:
+                self._note(f"the node of {node.name} does not end by itself")
+                node.send(signal.SIGKILL)
+                await node.wait(SETTLE_S)
+
+    def _stop(self, reason: str) -> None:
+        """Ask the run to stop; the second time at once."""
+        self.observed.reason = reason
+        self._note(reason)
+        if self._stopping_since is not None or self._coordinator is None or not self._coordinator.runs:
+            self._finished = True
+            return
+        self._stopping_since = self._loop.time()
+        self._coordinator.send(signal.SIGTERM)
+
+    def _note(self, text: str) -> None:
+        at_s = self.observed.since_began(self._loop.time())
+        self.observed.events.append(SeenEvent(round(at_s, 3), text))
+        self._watcher.said(at_s, text)
+
+    # --- what the scenario does -------------------------------------------------------------------------------------
+
+    async def _tell_timeline(self, told: ev.Told) -> None:
+        for action in self._timeline.handle(told, self._loop.time()):
+            self._note(ev.describe(action))
+            await self._act(action)
+
+    async def _act(self, action: ev.Action) -> None:
+        match action:
+            case ev.StartNode(host):
+                self._present.add(host)
+                await self._start_missing()
+            case ev.AskToLeave(host):
+                self._with_node(host, lambda node: node.send(signal.SIGTERM), stays=False)
+            case ev.KillNode(host):
+                self._with_node(host, lambda node: node.send(signal.SIGKILL), stays=False)
+            case ev.SuspendNode(host):
+                self._with_node(host, Member.suspend)
+            case ev.WakeNode(host):
+                self._with_node(host, Member.wake)
+            case ev.SlowNode(host, factor):
+                self._note(f"{host} cannot be slowed down by {factor:g}: it is not emulated")
+            case ev.CutLink(host, other, both, reset):
+                await self._relay.order(Cut(host, other, both=both, state="reset" if reset else "silent"))
+            case ev.HealLink(host, other):
+                await self._relay.order(Heal(host, other))
+            case ev.SetRates(host, up, down):
+                await self._relay.order(ChangeRate(host, up, down))
+            case ev.KillCoordinator():
+                if self._coordinator is not None and self._coordinator.runs:
+                    self._returning = True
+                    self._coordinator.send(signal.SIGKILL)
+            case ev.StartCoordinator():
+                if self._returning and self._coordinator is not None:
+                    await self._coordinator.process.wait()
+                    self.observed.recoveries += 1
+                    await self._lead(resume=True)
+            case _:
+                assert_never(action)
+
+    def _with_node(self, host: str, do: Callable[[Member], None], *, stays: bool = True) -> None:
+        if not stays:
+            self._present.discard(host)
+        if host in self._nodes:
+            do(self._nodes[host])
+
+
+def node_arguments(host: HostSpec, place: Place, run_dir: Path, nodes_dir: Path) -> list[str | Path]:
+    """Return the command line of the node of a host."""
+    return [
+        *("brigade.cli.app", "join", run_dir / "invite.txt", "--end-with-stdin"),
+        *("--name", host.name, "--state", nodes_dir / host.name),
+        *("--listen", place.listen, "--advertise", place.outer_host),
+        *("--device", "cpu", "--threads", "1"),
+        *(("--memory", host.memory) if host.memory else ()),
+    ]
+
+
+def run_experiment(scenario: Scenario, directory: Path, watcher: Watcher, seed: int | None = None) -> Observed:
+    """Carry out a scenario and return what was seen.
+
+    Raises BrigadeError when it could not begin.
+    """
+    experiment = Experiment(scenario, directory, watcher, seed)
+    observed = asyncio.run(experiment.carry_out())
+    if observed.exit_code == 2:
+        said = (directory / "coordinator.txt").read_text(encoding="utf-8", errors="replace").strip()
+        raise BrigadeError(said.rpartition("\n")[2] or "the coordinator could not start")
+    return observed
