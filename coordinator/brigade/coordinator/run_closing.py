@@ -39,7 +39,7 @@ def close(run: RunState, ending: Ending) -> Outcome:
     ]
     if run.line is not None:
         outcome += [DropCheckpoint(steps_done=steps_done) for steps_done in run.line.saves.pending]
-    outcome += run.tell_all(RunEnded(success=success, reason=ending.reason))
+    outcome += run.tell_all(RunEnded(success=success, reason=ending.reason, stopped=ending.state is State.STOPPED))
     outcome.append(EndRun(exit_code=ending.exit_code, state=ending.state.value, reason=ending.reason))
     run.state = ending.state
     run.ending = ending

@@ -20,7 +20,7 @@ from brigade.node.building import StageParts, build_stage, measure_device
 from brigade.node.consent import refused_code
 from brigade.node.coordinator_links import CoordinatorLinks
 from brigade.node.data_links import DataLinks
-from brigade.node.device import choose_device, report, set_threads
+from brigade.node.device import choose_device, report, set_threads, warm_up
 from brigade.node.directory import NodeDirectory, open_directory
 from brigade.node.options import NodeOptions
 from brigade.node.parcels import Outgoing
@@ -118,6 +118,7 @@ class NodeDaemon:
             ):
                 self._loop.add_signal_handler(number, self._asked_to_leave, number, code, grace_s)
             self._links.join(patience_s=0.0)
+            self._compute_pool.submit(warm_up)
             end = await self._ended
             (log.info if end.exit_code == 0 else log.error)("%s", end.reason)
             await self._links.farewell(FAREWELL_S)

@@ -55,6 +55,11 @@ def set_threads(wanted: int | None, colocated: int) -> int:
     return threads
 
 
+def warm_up() -> None:
+    """Load what torch loads at its first optimizer (seconds), while the node waits for the others anyway."""
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+
+
 def report(device: torch.device, limit_bytes: int) -> DeviceReport:
     """Return what the coordinator learns about this device."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()

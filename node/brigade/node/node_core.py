@@ -27,6 +27,8 @@ from brigade.wire.messages import (
     Welcome,
 )
 
+STOPPED = 3  # exit code: the run's owner has stopped it before its end
+
 
 class State(Enum):
     """Where a node is in its life."""
@@ -305,7 +307,7 @@ class NodeCore:
 
     def _ended(self, message: Message) -> list[NodeCommand]:
         assert isinstance(message, RunEnded)
-        exit_code = self._leave_code if self.leaving else 0 if message.success else 1
+        exit_code = self._leave_code if self.leaving else 0 if message.success else STOPPED if message.stopped else 1
         return self._end(exit_code, message.reason)
 
     def _ignored(self, message: Message) -> list[NodeCommand]:  # noqa: ARG002 - a handler of the table

@@ -141,6 +141,14 @@ def test_a_failure_is_reported_once_and_later_decisions_are_ignored() -> None:
     assert told(core, m.RunEnded(success=False, reason="ada failed"))[-1] == nc.EndDaemon(1, "ada failed")
 
 
+@pytest.mark.parametrize(
+    ("ended", "exit_code"), [({"success": True}, 0), ({"success": False}, 1), ({"success": False, "stopped": True}, 3)]
+)
+def test_a_node_ends_as_its_run_has_ended(ended: dict[str, bool], exit_code: int) -> None:
+    message = m.RunEnded(reason="why", **ended)
+    assert told(training(), message)[-1] == nc.EndDaemon(exit_code, "why")
+
+
 def test_a_refusal_ends_with_its_reason() -> None:
     refused = m.Refused(code="bad_proof", reason="the invite is of another run")
     assert told(NodeCore(), refused)[-1] == nc.EndDaemon(

@@ -217,6 +217,7 @@ class RunEnded:
 
     success: bool
     reason: str
+    stopped: bool = False  # by its owner, before the end
 
 
 # --- bulk socket --------------------------------------------------------------------------------------------------
