@@ -96,8 +96,10 @@ def test_a_wrong_coordinator_key(run):
     now = len(run.coordinator.screen)
     address = run.programs.invite.addresses[0].removeprefix("tcp://")
     invite = changed(run.programs.invite, coordinator_key=new_key_pair().public)
-    refused(run.join("k", invite=invite), address, "another key")
+    refused(run.join("k", invite=invite), address, "another key", "new invite")
     run.coordinator.expect("warning: .*for another key than ours.*invite", after=now)
+    run.assert_goes_on()
+    assert len(re.findall("^warning: ", run.coordinator.screen[now:], re.MULTILINE)) == 1
 
 
 def test_a_revoked_node(run):
@@ -106,9 +108,9 @@ def test_a_revoked_node(run):
     answer = run.programs.start("revoke", "revoke", "spare", run.programs.run_dir)
     assert answer.expect_end() == 0, answer.screen
     refused(spare, "revoked")
-    run.coordinator.expect("spare.* was revoked")
+    run.coordinator.expect("spare.* has revoked this node")
     now = len(run.coordinator.screen)
-    refused(run.join("spare"), "not admit")
+    refused(run.join("spare"), "not admit", "has revoked this node")
     run.coordinator.expect("warning: .*not admitted", after=now)
 
 

@@ -151,7 +151,7 @@ class Membership:
         if known is None:
             return [Tell(connection=connection, message=Done(ok=False, reason=f"no node {node!r} was ever admitted"))]
         self._admission.revoke(known.public_key)
-        reason = "its owner's access to this run was revoked"
+        reason = "the owner of the run has revoked this node"
         outcome: Outcome = [StoreRevocation(node_id=known.node_id, public_key=known.public_key)]
         if (member := self.members.get(known.node_id)) is not None:
             outcome.append(Tell(connection=member.control, message=Refused(code="revoked", reason=reason)))

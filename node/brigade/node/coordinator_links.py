@@ -24,6 +24,13 @@ log = logging.getLogger(__name__)
 JOIN_DEADLINE_S = 8.0
 LONGEST_PAUSE_S = 15.0
 FINAL = frozenset({"wrong_key", "not_admitted", "version", "plaintext", "stranger"})
+ADVICE = {
+    "unreachable": "is it running, and may this machine reach it?",
+    "wrong_key": "ask the owner of the run for a new invite",
+    "not_admitted": "the owner of the run has revoked this node",
+    "version": "install the same release on both machines",
+    "stranger": "ask the owner of the run for a new invite",
+}
 
 
 class Daemon(Protocol):
@@ -95,7 +102,9 @@ class CoordinatorLinks:
             failure = error.last_attempt.exception()
             verdict = failure.verdict if isinstance(failure, JoinError) else verdict
         if self._control is None:
-            self._daemon.joining_failed(verdict)
+            advice = ADVICE.get(verdict.code)
+            reason = f"{verdict.reason}; {advice}" if advice else verdict.reason
+            self._daemon.joining_failed(Verdict(verdict.code, reason))
 
     async def _join_once(self) -> Verdict:
         """Try every address of the invite; return the verdict of success or of a failure that is final."""

@@ -156,4 +156,4 @@ def test_a_revoked_node_is_out_and_stays_out():
     assert bob.refused.code == "revoked"
     assert not world.membership._admission.may_knock(key_of("bob"))
     assert world.run().exit_code == 1
-    assert "access to this run was revoked" in world.end.reason
+    assert "has revoked this node" in world.end.reason

@@ -27,3 +27,5 @@ def test_an_address_is_known_for_a_while_whatever_it_did():
     assert refusals.heard_lately("10.0.0.1", 59.0)
     assert not refusals.heard_lately("10.0.0.1", 61.0)
     assert not refusals.heard_lately("10.0.0.2", 1.0)
+    assert refusals.heard_lately(None, 59.0)
+    assert not refusals.heard_lately(None, 61.0)

@@ -13,8 +13,9 @@ from brigade.wire.verdict import Verdict
 class Arrivals:
     """Follows TCP connections by file descriptor from `accepted` to `disconnected`."""
 
-    def __init__(self, refused: Callable[[str, Verdict], None]) -> None:
+    def __init__(self, refused: Callable[[str, Verdict], None], hung_up: Callable[[str, Verdict], None]) -> None:
         self._refused = refused
+        self._hung_up = hung_up
         self._hosts: dict[int, str] = {}
         self._greeted: set[int] = set()
         self._failure: str | None = None  # of the connection that will be reported as broken next
@@ -51,6 +52,9 @@ class Arrivals:
                 verdict = Verdict("wrong_key", reason)
             case "timeout":
                 verdict = Verdict("silent", f"{host} connected to {endpoint} and did not complete the handshake")
+            case "broken":
+                self._hung_up(host, Verdict("stranger", f"{host} connected to {endpoint} and hung up"))
+                return
             case _:
                 verdict = Verdict("stranger", f"{host} connected to {endpoint} and did not speak our protocol")
         self._refused(host, verdict)

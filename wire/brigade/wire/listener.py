@@ -61,7 +61,7 @@ class Listener:
         self._sessions: dict[tuple[str, bytes], Lane] = {}
         self._lanes: dict[bytes, Lane] = {}  # by ZeroMQ's routing id, one for each TCP connection
         self._blocked: set[Lane] = set()
-        self._arrivals = Arrivals(self._refused)
+        self._arrivals = Arrivals(self._refused, self._hung_up)
         self._domain = ""
         self._socket: LoopSocket | None = None
         self._monitor: Monitor | None = None
@@ -220,9 +220,14 @@ class Listener:
         who = f"{host} ({node_id(key)})" if key else host
         self._refused(host, Verdict("not_admitted", f"{who} knocked at {self.endpoint} with a key not admitted here"))
 
+    def _hung_up(self, host: str, verdict: Verdict) -> None:
+        # A probe of our own dialler follows many a failed handshake, and has often gone before the system tells its
+        # address: not worth a second line.
+        if not self._refusals.heard_lately(None, self._loop.time()):
+            self._refused(host, verdict)
+
     def _refused(self, host: str, verdict: Verdict) -> None:
         now = self._loop.time()
-        # A probe of our own dialler follows many a failed handshake: not worth a second line.
         if verdict.code == "stranger" and self._refusals.heard_lately(host, now):
             return
         if self._refusals.is_news(host, verdict.code, now):

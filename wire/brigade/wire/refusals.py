@@ -23,6 +23,6 @@ class RefusalFilter:
         self._reported[key] = now
         return True
 
-    def heard_lately(self, host: str, now: float) -> bool:
-        """Tell whether anything was reported about this address within the interval."""
-        return any(h == host and now - at < self._interval_s for (h, _), at in self._reported.items())
+    def heard_lately(self, host: str | None, now: float) -> bool:
+        """Tell whether anything was reported about this address (None: about any) within the interval."""
+        return any(host in (h, None) and now - at < self._interval_s for (h, _), at in self._reported.items())
