@@ -152,11 +152,13 @@ def stall_loss_s(
     slack: int,
     headroom_s: float = 0.0,
 ) -> float:
-    """Return about how much time a run loses when a stage stands still for `stall_s`.
+    """Return about how much time a run loses when a stage stands still for `stall_s`, an estimate to half a period.
 
-    `period_s` is T*; what a stage has in flight beyond the minimal warm-ups is what its neighbours live on meanwhile.
-    `headroom_s` is what the stage itself can catch up in the meantime; the slowest stage has none.
+    `period_s` is T*; what a stage has in flight beyond the minimal warm-ups is what the slowest stage lives on meanwhile.
+    `headroom_s` is what the stage catches up besides. A stage that is as slow as the slowest never catches up.
     """
+    if line.stages[stage].compute_s >= period_s * (1 - SHARP):
+        return stall_s
     spare = warm_ups[stage] + slack - minimal_warm_ups(line, period_s)[stage]
     return max(0.0, stall_s - spare * period_s - headroom_s)
 

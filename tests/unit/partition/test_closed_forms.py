@@ -152,11 +152,14 @@ def test_the_least_number_a_batch_is_the_least(w: int, versions: int, update_s: 
 
 
 def test_a_stall_costs_what_spare_microbatches_do_not_cover() -> None:
-    line = even_line(4, 0.3, 0.2)
+    stages = [StageTime(0.1, 0.15)] * 4
+    stages[2] = StageTime(0.1, 0.2)
+    line = Line(tuple(stages), (HopTime(0.0, 0.0, 0.2),) * 3)
     minimal = minimal_warm_ups(line, 0.3)
     assert stall_loss_s(line, 1, 1.0, 0.3, minimal, slack=0) == pytest.approx(1.0)
     assert stall_loss_s(line, 1, 1.0, 0.3, minimal, slack=2) == pytest.approx(0.4)
     assert stall_loss_s(line, 1, 1.0, 0.3, minimal, slack=2, headroom_s=0.5) == 0
+    assert stall_loss_s(line, 2, 1.0, 0.3, minimal, slack=9) == 1.0, "the slowest stage"
 
 
 def test_a_step_with_a_flush() -> None:

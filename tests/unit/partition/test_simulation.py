@@ -60,7 +60,7 @@ def random_warm_ups(line: Line, seed: int) -> tuple[int, ...]:
     return chance.choice([minimal, plain_warm_ups(len(line.stages)), tuple(w // 2 for w in minimal)])
 
 
-def steady_period_s(line: Line, warm_ups, microbatches: int = 400) -> float:
+def steady_period_s(line: Line, warm_ups, microbatches: int = 250) -> float:
     return simulate(line, strict_alternation(warm_ups, microbatches), Work(microbatches, microbatches)).period_s
 
 

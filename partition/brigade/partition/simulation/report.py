@@ -62,6 +62,7 @@ class SimulationReport:
     batch_ends_s: NDArray[np.float64]  # when the last backward of each batch was done, at the stage that was last
     commits_s: NDArray[np.float64]  # when each update was applied at all stages
     fill_s: float  # when the last stage began its first forward
+    started: int  # microbatches whose forward at the first stage began
     per_update: int
     flushes: bool  # every batch ends before the next begins
 

@@ -29,12 +29,15 @@ class UpdateRound:
     lag_s: float = 0.0
 
 
+AT_ONCE = UpdateRound()
+
+
 def simulate(
     line: Line,
     walks: Sequence[Walk],
     work: Work,
     *,
-    update_round: UpdateRound = UpdateRound(),
+    update_round: UpdateRound = AT_ONCE,
     noise: Noise = QUIET,
     disturbances: Sequence[Disturbance] = (),
     seed: int = 0,
@@ -160,6 +163,7 @@ class _Run:
             batch_ends_s=np.array(self._batch_ends),
             commits_s=np.array(self._commits),
             fill_s=math.inf if started is None else started,
+            started=self._stages[0].forwards,
             per_update=self._work.per_update,
             flushes=self._work.versions == 1,
         )

@@ -73,7 +73,8 @@ class SimulatedStage:
         self._codec_free = 0.0
         self._running = False
         self._woken = False
-        self._forwards = self._backwards = self._version = self._due = 0
+        self.forwards = 0  # started
+        self._backwards = self._version = self._due = 0
         self._state = STARVED
         self._since = 0.0
         self._spent = [0.0] * len(STATES)
@@ -91,7 +92,7 @@ class SimulatedStage:
     @property
     def waits(self) -> str:
         """Say what the stage waits for."""
-        return f"{STATES[self._state]} after {self._forwards} forwards and {self._backwards} backwards"
+        return f"{STATES[self._state]} after {self.forwards} forwards and {self._backwards} backwards"
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -161,8 +162,8 @@ class SimulatedStage:
 
     def _start_forward(self, index: int) -> None:
         self.activations.discard(index)
-        self._forwards += 1
-        in_flight = self._forwards - self._backwards
+        self.forwards += 1
+        in_flight = self.forwards - self._backwards
         self._peaks[0] = max(self._peaks[0], in_flight)
         if self.first_start is None:
             self.first_start = self._agenda.now
@@ -251,7 +252,7 @@ class SimulatedStage:
     def _why_waiting(self) -> int:
         if self.finished:
             return FINISHED
-        upcoming = self._forwards
+        upcoming = self.forwards
         if upcoming < self._work.microbatches and (self._react.send_gradient is None or upcoming in self.activations):
             return GATED if upcoming >= self._admitted else BLOCKED
         # nothing in flight and nothing that may start: what is missing is an update, not an input
