@@ -12,6 +12,7 @@ import typer
 from brigade.cli.demo import demo
 from brigade.cli.export import export
 from brigade.cli.join import join
+from brigade.cli.lab import lab
 from brigade.cli.revoke import revoke
 from brigade.cli.status import status
 from brigade.cli.stop import stop
@@ -52,7 +53,7 @@ def brigade(
     """Hold what is common to all subcommands: nothing but the version."""
 
 
-for command in (demo, up, join, status, stop, export, revoke):
+for command in (demo, up, join, status, stop, export, revoke, lab):
     app.command()(command)
 
 

@@ -1,0 +1,134 @@
+"""`brigade lab`: a whole fleet on this machine, as a scenario file describes it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from brigade.cli.choices import Quiet
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from brigade.lab.result import Result
+
+ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="The scenario file.")]
+ResultFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the result to a file, with documented keys.")
+]
+Seed = Annotated[
+    int | None, typer.Option("--seed", metavar="N", min=0, help="Draw jitter and losses anew; the job keeps its seed.")
+]
+Directory = Annotated[
+    Path | None,
+    typer.Option("--output-dir", metavar="DIR", help="Where it goes; runs/NAME, or the next free name, when absent."),
+]
+
+
+def lab(
+    scenario_file: ScenarioFile,
+    result_file: ResultFile = None,
+    seed: Seed = None,
+    directory: Directory = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run a fleet of nodes on this machine, with the links and the events of a scenario.
+
+    The coordinator and the nodes are those of `up` and `join`; they only see other addresses. Ctrl-C saves and ends.
+    """
+    from rich.console import Console
+
+    from brigade.cli.lab_progress import LabProgress
+    from brigade.lab.result import examine
+    from brigade.lab.runner import RUN_DIR, run_experiment
+    from brigade.lab.scenario import read_scenario
+
+    console = Console(quiet=quiet, highlight=False, soft_wrap=True)
+    scenario = read_scenario(scenario_file)
+    place = new_directory(directory, scenario.spec.name)
+    console.print(
+        f"{scenario.spec.name}: {len(scenario.hosts)} hosts start on this machine; everything lies in {place}."
+    )
+    with LabProgress(console, scenario.run.spec.training.max_steps) as progress:
+        observed = run_experiment(scenario, place, progress, seed)
+    result = examine(scenario, place / RUN_DIR, observed)
+    for path in filter(None, (place / "result.json", result_file)):
+        path.write_bytes(result.to_json())
+    show(result, console)
+    console.print(f"What each process said, and result.json, lie in {place}.")
+    if observed.exit_code != 0:
+        typer.echo(f"brigade: the run did not finish: {observed.reason or 'see its output'}", err=True)
+        raise typer.Exit(1 if observed.exit_code is None or observed.exit_code < 0 else observed.exit_code)
+
+
+def new_directory(wanted: Path | None, name: str) -> Path:
+    """Make and return the directory of the experiment: the wanted one, which must be new or empty, or the next free."""
+    from itertools import count
+
+    from brigade.wire.errors import ConfigError
+
+    try:
+        if wanted is not None:
+            wanted.mkdir(parents=True, exist_ok=True)
+            if any(wanted.iterdir()):
+                raise ConfigError(f"{wanted} is not empty; an experiment begins in a directory of its own")
+            return wanted
+        for number in count(1):
+            path = Path("runs") / (f"lab-{name}" if number == 1 else f"lab-{name}-{number}")
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            return path
+    except OSError as error:
+        raise ConfigError(f"the directory of the experiment cannot be made: {error}") from error
+    raise AssertionError
+
+
+def show(result: "Result", console: "Console") -> None:
+    """Print what came out."""
+    from rich.table import Table
+
+    def number(value: float | None, form: str = ",.0f") -> str:
+        return "-" if value is None else format(value, form)
+
+    facts = Table(box=None, show_header=False)
+    facts.add_column(style="dim")
+    facts.add_column()
+    facts.add_row("steps", f"{result.steps_committed} of {result.max_steps} in {result.seconds:.1f} s")
+    facts.add_row("tokens", f"{result.tokens:,}, {result.tokens_per_s:,.0f} a second")
+    if result.bound_tokens_per_s is not None and result.efficiency is not None:
+        share = f"{result.efficiency:.0%} of what these stages can do at best ({number(result.bound_tokens_per_s)})"
+        facts.add_row("efficiency", f"{share}; they are limited by {result.limited_by}")
+    facts.add_row(
+        "loss",
+        f"{number(result.loss.first, '.3f')} -> {number(result.loss.last, '.3f')}, held out "
+        f"{number(result.loss.validation, '.3f')}",
+    )
+    facts.add_row(
+        "wire",
+        f"{number(result.wire.activation_bytes_per_token)} B a token forwards, "
+        f"{number(result.wire.gradient_bytes_per_token)} backwards; {result.wire.bytes / 1e6:,.1f} MB in all",
+    )
+    ledger = result.ledger
+    facts.add_row("samples", f"{ledger.committed:,} committed, {ledger.lost} lost, {ledger.repeated} repeated")
+    if result.recoveries:
+        facts.add_row("recoveries", str(result.recoveries))
+    console.print(facts)
+    console.print(stage_table(result))
+
+
+def stage_table(result: "Result") -> object:
+    """Return where the seconds of each stage went."""
+    from rich.table import Table
+
+    table = Table(title="Seconds by stage, last plan", title_justify="left", title_style="bold", box=None)
+    for name in ("stage", "node"):
+        table.add_column(name)
+    columns = ("wall", "forward", "backward", "optimizer", "wait", "encode", "decode")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for stage in result.waits:
+        seconds = [f"{getattr(stage, f'{name}_s'):.2f}" for name in columns]
+        table.add_row(str(stage.stage), stage.node, *seconds)
+    return table
