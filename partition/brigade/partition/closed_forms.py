@@ -82,6 +82,7 @@ def minimal_warm_ups(line: Line, period_s: float) -> tuple[int, ...]:
     """Return the smallest warm-ups with which strict alternation reaches `period_s` (T* or more).
 
     w_k = max(w_{k+1}, max over j > k of w_j + ceil(cycle seconds of (k, j) / T) - 1), from the last stage, which has 0.
+    Too few where ports are shared or times vary: plan for 0.8 or 0.9 of the period then, with slack.
     Where the backward is split, a cycle passes forwards and input gradients, and the rest of the backward only where
     it closes.
     """
@@ -99,7 +100,8 @@ def minimal_warm_ups(line: Line, period_s: float) -> tuple[int, ...]:
 def makespan_bound_s(line: Line, warm_ups: Sequence[int], microbatches: int) -> float:
     """Return R_0 + (m - 1) T(w): no step of m microbatches with a flush at its end takes longer.
 
-    For the warm-ups of strict alternation; the optimizer and what follows the last backward come on top.
+    For the warm-ups of strict alternation on hops of their own; values that share a port or a codec thread may wait a
+    little longer. The optimizer and what else follows the last backward come on top.
     """
     return passage_s(line) + (microbatches - 1) * period_s(line, warm_ups)
 
@@ -152,9 +154,9 @@ def stall_loss_s(
     slack: int,
     headroom_s: float = 0.0,
 ) -> float:
-    """Return about how much time a run loses when a stage stands still for `stall_s`, an estimate to half a period.
+    """Return about how much time a run loses when a stage stands still for `stall_s`, roughly.
 
-    `period_s` is T*; what a stage has in flight beyond the minimal warm-ups is what the slowest stage lives on meanwhile.
+    `period_s` is T*; what a stage has in flight beyond the minimal warm-ups keeps the slowest stage going.
     `headroom_s` is what the stage catches up besides. A stage that is as slow as the slowest never catches up.
     """
     if line.stages[stage].compute_s >= period_s * (1 - SHARP):

@@ -13,6 +13,8 @@ from tests.unit.partition.line_cases import WORKED, even_line, lines
 from brigade.partition.closed_forms import (
     capacity,
     delay,
+    gate_is_free,
+    least_per_update,
     makespan_bound_s,
     minimal_warm_ups,
     passage_s,
@@ -81,12 +83,8 @@ def test_the_worked_table(case) -> None:
     assert abs(100 * case.period_s / plain - case.plain_percent) <= 1
     if case.flush_microbatches is not None:
         m = case.flush_microbatches
-        step = simulate(line, in_order_of(minimal_warm_ups(line, case.period_s), m), Work(m, m))
+        step = simulate(line, strict_alternation(minimal_warm_ups(line, case.period_s), m), Work(m, m))
         assert m * case.period_s / step.makespan_s == pytest.approx(0.9, abs=0.01)
-
-
-def in_order_of(warm_ups, microbatches):
-    return strict_alternation(warm_ups, microbatches)
 
 
 @given(line=lines(), microbatches=st.integers(1, 40))
@@ -172,6 +170,32 @@ def test_the_policy_never_deadlocks(line: Line, warm_ups, slack, per_update, ver
     for stage, warm_up in zip(report.stages, warm_ups, strict=False):
         assert stage.peak_in_flight <= warm_up + 1 + slack
         assert max(stage.delays) <= versions
+
+
+def test_a_gate_that_is_free_changes_nothing_on_random_lines() -> None:
+    slower = 0
+    for seed in range(60):
+        line = random_line(seed)
+        best = capacity(line).period_s
+        warm_ups = minimal_warm_ups(line, best)
+        versions, update_s = 2 + seed % 2, (0.0, 3.3 * best)[seed // 2 % 2]
+        least = least_per_update(warm_ups[0], versions, update_s, best)
+        assert gate_is_free(warm_ups, least, versions, update_s, best)
+        for per_update in {least, max(least - 1, 1)}:
+            total = per_update * (200 // per_update + 1)
+            work = Work(total, per_update, versions)
+            walks = strict_alternation(warm_ups, total)
+            try:
+                period = simulate(line, walks, work, update_round=UpdateRound(lag_s=update_s)).period_s
+            except PlanError:
+                assert per_update < least
+                slower += 1
+                continue
+            if per_update == least:
+                assert period == pytest.approx(best, rel=0.01), seed
+            else:
+                slower += period > best * 1.001
+    assert slower > 30, "one microbatch less is often too few"
 
 
 def test_a_strict_order_behind_a_gate_deadlocks_and_says_who_waits() -> None:
