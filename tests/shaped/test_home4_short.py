@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -38,14 +39,8 @@ def start(scenario, directory):
 
 def members_of(directory):
     """Return the processes whose command line names a directory."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if (
-            any(str(directory) in part for part in process.info["cmdline"] or ())
-            and "lab" not in process.info["cmdline"]
-        ):
-            found.append(process)
-    return found
+    commands = [(process, process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    return [each for each, words in commands if "lab" not in words and any(str(directory) in word for word in words)]
 
 
 def wait_until(condition, what, deadline_s=DEADLINE_S):
@@ -71,10 +66,10 @@ def test_a_short_run_over_the_relay_ends_well_and_its_ledger_is_exact(tmp_path):
     assert not members_of(tmp_path)
     # six hops of 25 ms there and back, and nothing is faster than its distance
     steps = [point["at_s"] for point in result["loss"]["curve"]]
-    assert min(b - a for a, b in zip(steps, steps[1:], strict=False)) > 6 * 0.025
+    assert min(b - a for a, b in pairwise(steps)) > 6 * 0.025
     carried = {(route["source"], route["target"]): route["delivered"] for route in result["wire"]["routes"]}
     order = [stage["node"] for stage in result["waits"]]
-    for near, far in zip(order, order[1:], strict=False):
+    for near, far in pairwise(order):
         assert carried[near, far] > result["tokens"] * result["wire"]["activation_bytes_per_token"] / 4
 
 

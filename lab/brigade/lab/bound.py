@@ -51,8 +51,9 @@ def bound_of(
 
 
 def _access(link: HostSpec) -> Access:
-    up, down = parse_rate(link.up), parse_rate(link.down)
-    return Access(math.inf if up is None else up, math.inf if down is None else down, link.pipe == "shared")
+    up, down = (math.inf if rate is None else rate for rate in (parse_rate(link.up), parse_rate(link.down)))
+    shared = link.pipe == "shared"
+    return Access(up, up if shared else down, shared)
 
 
 def _name(server: Server, links: Sequence[HostSpec]) -> str:
