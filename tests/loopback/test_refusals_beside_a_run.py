@@ -142,8 +142,8 @@ def test_nothing_and_nobody_at_the_address(run):
 
 NULL_GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 # Strangers come from addresses of their own: each is reported once a minute. Of a connection that is closed before
-# anybody looks, the system tells no address.
-HALF_OPEN, STRANGER, PLAINTEXT = "127.0.0.2", "(127.0.0.3|an unknown address)", "(127.0.0.4|an unknown address)"
+# anybody looks, the system tells no address, or that of the next one.
+HALF_OPEN, SOMEBODY = r"127\.0\.0\.2", r"(127\.0\.0\.\d|an unknown address)"
 
 
 def plaintext_dealer(context, port):
@@ -174,11 +174,11 @@ def test_strangers_at_every_port(run):
             knock("127.0.0.2", port)
             knock("127.0.0.3", port, b"GET / HTTP/1.1\r\nHost: brigade\r\n\r\n")
             knock("127.0.0.3", port, bytes(range(256)) * 40)
-        expect_everywhere(f"{STRANGER} connected to {{}} and did not speak our protocol")
+        expect_everywhere(f"{SOMEBODY} connected to {{}} and did not speak our protocol")
         for _, port in doors:
             knock("127.0.0.4", port, NULL_GREETING)
             plaintext_dealer(context, port)
-        expect_everywhere(f"{PLAINTEXT} came to {{}} without encryption")
+        expect_everywhere(f"{SOMEBODY} came to {{}} without encryption")
         expect_everywhere(f"{HALF_OPEN} connected to {{}} and did not complete the handshake")
         context.destroy(linger=0)
 

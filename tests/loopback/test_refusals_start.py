@@ -171,7 +171,7 @@ def test_a_directory_that_is_in_use_names_the_process(programs):
     assert node.process.poll() is None, "the first one is not disturbed"
     coordinator.process.send_signal(signal.SIGTERM)
     assert coordinator.expect_end() == 3
-    assert node.expect_end() == 1
+    assert node.expect_end() == 3
     programs.assert_clean()
 
 

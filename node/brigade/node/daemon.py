@@ -11,7 +11,7 @@ import shutil
 import signal
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
@@ -73,7 +73,6 @@ def run_node(options: NodeOptions) -> int:
         directory.lock.release()
     if computing:
         # Python waits for its threads at the end, and user code that hangs would keep the process for ever.
-        log.warning("a computation does not end; leaving without it")
         logging.shutdown()
         os._exit(exit_code)
     return exit_code
@@ -97,6 +96,7 @@ class NodeDaemon:
         source_host = parse_endpoint(options.listen).host
         self._links = CoordinatorLinks(self._network, directory, invite, self, source_host)
         self._compute_pool = ThreadPoolExecutor(1, thread_name_prefix="compute")
+        self._warming: Future[None] | None = None
         self._codec_pool = ThreadPoolExecutor(CODEC_THREADS, thread_name_prefix="codec")
         self._welcome: Welcome | None = None
         self._stage: StageShell | None = None
@@ -118,7 +118,7 @@ class NodeDaemon:
             ):
                 self._loop.add_signal_handler(number, self._asked_to_leave, number, code, grace_s)
             self._links.join(patience_s=0.0)
-            self._compute_pool.submit(warm_up)
+            self._warming = self._compute_pool.submit(warm_up)
             end = await self._ended
             (log.info if end.exit_code == 0 else log.error)("%s", end.reason)
             await self._links.farewell(FAREWELL_S)
@@ -136,6 +136,8 @@ class NodeDaemon:
         self._compute_pool.shutdown(wait=False)
         await asyncio.wait([asyncio.wrap_future(idle)], timeout=COMPUTE_GRACE_S)
         self.computing = not idle.done()
+        if self.computing and self._warming is not None and self._warming.done():
+            log.warning("a computation does not end; leaving without it")
         self._codec_pool.shutdown(wait=False, cancel_futures=True)
 
     def _asked_to_leave(self, number: signal.Signals, exit_code: int, grace_s: float) -> None:

@@ -13,7 +13,8 @@ class StageError(BrigadeError):
         self.what = what  # "forward of microbatch 3, block 4 (TransformerBlock)"
         self.error = harmless(error)  # it travels: a message has its limits, and screens are not for code to write on
         when = "" if step < 0 else f" in step {step}"
-        super().__init__(f"stage {stage} failed{when}, {what}: {self.error}")
+        who = "this node" if stage < 0 else f"stage {stage}"
+        super().__init__(f"{who} failed{when}, {what}: {self.error}")
 
     @classmethod
     def of(cls, cause: BaseException, *, stage: int, step: int, what: str) -> "StageError":

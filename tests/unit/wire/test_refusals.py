@@ -1,6 +1,6 @@
 """One line for each address and kind in a while."""
 
-from brigade.wire.refusals import RefusalFilter
+from brigade.wire.refusals import UNKNOWN_HOST, RefusalFilter
 
 
 def test_one_for_each_address_and_kind_in_a_minute():
@@ -29,3 +29,12 @@ def test_an_address_is_known_for_a_while_whatever_it_did():
     assert not refusals.heard_lately("10.0.0.2", 1.0)
     assert refusals.heard_lately(None, 59.0)
     assert not refusals.heard_lately(None, 61.0)
+
+
+def test_somebody_without_an_address_is_news_only_if_nobody_did_the_same():
+    refusals = RefusalFilter(interval_s=60.0)
+    refusals.is_news("10.0.0.1", "wrong_key", 0.0)
+    assert not refusals.is_news(UNKNOWN_HOST, "wrong_key", 59.0)
+    assert refusals.is_news(UNKNOWN_HOST, "plaintext", 59.0)
+    assert refusals.is_news("10.0.0.2", "plaintext", 59.0)
+    assert refusals.is_news(UNKNOWN_HOST, "wrong_key", 61.0)

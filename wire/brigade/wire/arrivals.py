@@ -7,6 +7,7 @@ from collections.abc import Callable
 from brigade.wire.endpoint import Endpoint
 from brigade.wire.monitor import Noticed
 from brigade.wire.network import plain_host
+from brigade.wire.refusals import UNKNOWN_HOST
 from brigade.wire.verdict import Verdict
 
 
@@ -37,7 +38,7 @@ class Arrivals:
                 pass
 
     def _on_disconnected(self, fd: int, endpoint: Endpoint) -> None:
-        host = self._hosts.pop(fd, "an unknown address")
+        host = self._hosts.pop(fd, UNKNOWN_HOST)
         failure, self._failure = self._failure, None
         if fd in self._greeted:
             self._greeted.discard(fd)
@@ -66,4 +67,4 @@ def _host_of(fd: int) -> str:
         with socket.socket(fileno=os.dup(fd)) as connection:
             return plain_host(str(connection.getpeername()[0]))
     except (OSError, IndexError):
-        return "an unknown address"
+        return UNKNOWN_HOST

@@ -1,8 +1,15 @@
 """Refused strangers, reported once for each address and kind in a while."""
 
+import math
+
+UNKNOWN_HOST = "an unknown address"  # of a connection that was closed before its address was read
+
 
 class RefusalFilter:
-    """Says whether a refusal is news; remembers a bounded number of addresses."""
+    """Says whether a refusal is news; remembers a bounded number of addresses.
+
+    From an unknown address only a kind that nobody was reported for is: most often it is somebody who tries again.
+    """
 
     def __init__(self, interval_s: float = 60.0, most: int = 1024) -> None:
         self._interval_s = interval_s
@@ -13,8 +20,9 @@ class RefusalFilter:
     def is_news(self, host: str, code: str, now: float) -> bool:
         """Tell whether to report this one, and remember it."""
         key = (host, code)
-        last = self._reported.get(key)
-        if last is not None and now - last < self._interval_s:
+        alike = [at for (_, c), at in self._reported.items() if c == code] if host == UNKNOWN_HOST else []
+        last = max([*alike, self._reported.get(key, -math.inf)])
+        if now - last < self._interval_s:
             self.suppressed += 1
             return False
         self._reported.pop(key, None)
