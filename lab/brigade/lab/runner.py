@@ -247,12 +247,9 @@ class Experiment:
         return may and enough and self._listening and self.observed.recoveries < MOST_RECOVERIES
 
     async def _settle(self) -> None:
-        """Wait until all nodes have ended by themselves; end those that do not."""
+        """Wait until all nodes that do not stand still have ended by themselves; end those that do not."""
         for node in self._nodes.values():
-            if node.suspended:
-                node.send(signal.SIGKILL)
-        for node in self._nodes.values():
-            if await node.wait(SETTLE_S) is None:
+            if not node.suspended and await node.wait(SETTLE_S) is None:
                 self._note(f"the node of {node.name} does not end by itself")
                 node.send(signal.SIGKILL)
                 await node.wait(SETTLE_S)
