@@ -42,7 +42,7 @@ EDGES = {
     "resolve sockets state_lock",
     "compression": "",
     "partition": "measure",
-    "node": "building coordinator_links daemon data_links device directory files stage_compute stage_shell stage_state "
+    "node": "building coordinator_links daemon data_links device directory emulation files stage_compute stage_shell stage_state "
     "state_files",
     "coordinator": "ask checkpoints collector daemon export file_server intake ledger_thread listeners planner record run_directory store",
     "lab": "fleet precise_loop relay relay_flow relay_handle relay_process result runner",

@@ -68,6 +68,12 @@ Patience = Annotated[
         envvar="BRIGADE_PATIENCE", metavar="SECONDS", min=0.0, help="How long to look for a coordinator that has gone."
     ),
 ]
+Emulate = Annotated[
+    str,
+    typer.Option(
+        metavar="SPEED", hidden=True, help="Pretend to be as fast as '2x', '0.05 s/GFLOP' or what @FILE says."
+    ),
+]
 
 
 def join(
@@ -84,6 +90,7 @@ def join(
     patience: Patience = 600.0,
     verbose: Verbose = False,
     quiet: Quiet = False,
+    emulate: Emulate = "",
     lifeline: EndWithStdin = False,
 ) -> None:
     """Take part in a run with this machine.
@@ -105,6 +112,7 @@ def join(
         memory_limit_bytes=parse_byte_size(memory, "--memory") if memory else 0,
         trusted=tuple(trust or ()),
         patience_s=patience,
+        emulate=emulate,
         verbosity=verbosity_of(verbose, quiet),
     )
     if lifeline:

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 
 from brigade.node.datasets import open_source
+from brigade.node.emulated_speed import SpeedSource
+from brigade.node.emulation import EmulatedStageCompute, emulated_report, forward_gflop
 from brigade.node.microbatches import Microbatches
 from brigade.node.stage_compute import StageCompute
 from brigade.node.tied import tied_roles
@@ -28,8 +30,13 @@ class StageParts:
     linked_stages: tuple[int, ...]
 
 
-def measure_device(spec: RunSpec, inputs: Boundary | None, device: torch.device) -> ChainReport:
-    """Time the blocks of the run's chain on this device; data of a factory is opened for its shape and its size."""
+def measure_device(
+    spec: RunSpec, inputs: Boundary | None, device: torch.device, emulated: SpeedSource | None = None
+) -> ChainReport:
+    """Time the blocks of the run's chain on this device; data of a factory is opened for its shape and its size.
+
+    `emulated`: say what the device that is pretended would need.
+    """
     source = None
     if inputs is None:
         source = open_source(spec.data)
@@ -41,17 +48,29 @@ def measure_device(spec: RunSpec, inputs: Boundary | None, device: torch.device)
     )
     chain = build_chain(spec.model)
     measured = measure_chain(chain, inputs, training, sizes.microbatch_samples, device)
+    if emulated is not None:
+        gflop = forward_gflop(chain, inputs, sizes.microbatch_samples)
+        measured = emulated_report(measured, gflop, emulated.now())
     if source is None:
         return measured
     return replace(measured, train_samples=source.train_count, validation_samples=source.validation_count)
 
 
 def build_stage(
-    spec: RunSpec, order: LoadStage, checkpoint: Sequence[Path], data: Path | None, device: torch.device
+    spec: RunSpec,
+    order: LoadStage,
+    checkpoint: Sequence[Path],
+    data: Path | None,
+    device: torch.device,
+    emulated: SpeedSource | None = None,
 ) -> StageParts:
     """Build a stage from the seed, or from the files of a checkpoint."""
     plan, stage = order.plan, order.stage
-    compute = StageCompute(build_chain(spec.model), plan, stage, spec, device)
+    chain = build_chain(spec.model)
+    if emulated is None:
+        compute = StageCompute(chain, plan, stage, spec, device)
+    else:
+        compute = EmulatedStageCompute(chain, plan, stage, spec, device, emulated)
     if checkpoint:
         compute.load_files(checkpoint)
     else:

@@ -22,6 +22,7 @@ from brigade.node.coordinator_links import CoordinatorLinks
 from brigade.node.data_links import DataLinks
 from brigade.node.device import choose_device, report, set_threads, warm_up
 from brigade.node.directory import NodeDirectory, open_directory
+from brigade.node.emulated_speed import SpeedSource
 from brigade.node.options import NodeOptions
 from brigade.node.parcels import Outgoing
 from brigade.node.stage_error import StageError
@@ -86,6 +87,7 @@ class NodeDaemon:
         self._invite = invite
         self._directory = directory
         self._device = device
+        self._emulated = SpeedSource(options.emulate) if options.emulate else None
         self._name = directory.name
         self._incarnation = secrets.token_hex(8)
         self._core = nc.NodeCore()
@@ -262,7 +264,7 @@ class NodeDaemon:
         self._data.admit(order.roster)
         set_threads(self._options.threads, order.colocated)
         chain = await self._loop.run_in_executor(
-            self._compute_pool, measure_device, self._welcome.spec, order.inputs, self._device
+            self._compute_pool, measure_device, self._welcome.spec, order.inputs, self._device, self._emulated
         )
         self._feed(nc.ChainMeasured(chain))
 
@@ -277,7 +279,7 @@ class NodeDaemon:
         checkpoint = [await files.fetch(spec) for spec in order.checkpoint]
         data = await files.fetch(order.data) if order.data is not None else None
         parts: StageParts = await self._loop.run_in_executor(
-            self._compute_pool, build_stage, self._welcome.spec, order, checkpoint, data, self._device
+            self._compute_pool, build_stage, self._welcome.spec, order, checkpoint, data, self._device, self._emulated
         )
         for path in checkpoint:
             shutil.rmtree(path.parent, ignore_errors=True)  # of one step and one plan only

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from brigade.node.emulated_speed import SpeedSource
 from brigade.wire.endpoint import check_host, parse_endpoint
 from brigade.wire.invite import Invite
 
@@ -25,10 +26,13 @@ class NodeOptions:
     memory_limit_bytes: int = 0  # 0: what the device has
     trusted: tuple[str, ...] = ()  # packages whose functions a run file may name
     patience_s: float = 600.0  # how long to look for a coordinator that has gone
+    emulate: str = ""  # pretend to have a device of this speed: `2x`, `0.05 s/GFLOP`, or `@FILE` with one of them
     verbosity: int = 0  # -1 quiet, 0 warnings and milestones, 1 detail
 
     def __post_init__(self) -> None:
         Invite.parse(self.invite)
+        if self.emulate:
+            SpeedSource(self.emulate)
         parse_endpoint(self.listen)
         if self.advertise:
             check_host(self.advertise)
