@@ -14,8 +14,9 @@ from brigade.lab.hosts import Place
 from brigade.lab.observed import Observed, SeenEvent, SeenStep
 from brigade.lab.relay_handle import RelayHandle, open_relay
 from brigade.lab.relay_orders import ChangeRate, Cut, Heal
-from brigade.lab.scenario import Scenario
-from brigade.lab.scenario_spec import COORDINATOR, HostSpec
+from brigade.lab.scenario import Scenario, speed_of
+from brigade.lab.scenario_spec import COORDINATOR, HostSpec, Slow
+from brigade.node.emulated_speed import EmulatedSpeed
 from brigade.wire.errors import BrigadeError
 
 RUN_DIR = "run"  # below the directory of the experiment: the coordinator's
@@ -23,6 +24,7 @@ NODES_DIR = "nodes"  # what nodes keep and say
 SETTLE_S = 20.0  # for processes to end by themselves
 STOP_LIMIT_S = 30.0  # for a run that was asked to stop
 MOST_RECOVERIES = 20
+OWN_SPEED = EmulatedSpeed(factor=1.0)
 
 
 class Watcher(Protocol):
@@ -132,9 +134,24 @@ class Experiment:
         node = self._nodes[host.name] = await self._fleet.start(
             host.name,
             *node_arguments(host, self._relay.places[host.name], self.run_dir, self._directory / NODES_DIR),
+            *self._emulation(host),
             output=self._directory / NODES_DIR / f"{host.name}.txt",
         )
         self._spawn(self._watch(node))
+
+    def _emulation(self, host: HostSpec) -> list[str]:
+        """Return the options of a node that pretends; its speed stands in a file, so that it can change."""
+        slows = any(isinstance(event, Slow) and event.host == host.name for event in self._scenario.events)
+        speed = speed_of(host) or (OWN_SPEED if slows else None)
+        if speed is None:
+            return []
+        path = self._speed_path(host.name)
+        if not path.exists():
+            path.write_text(speed.text(), encoding="utf-8")
+        return ["--emulate", f"@{path}"]
+
+    def _speed_path(self, host: str) -> Path:
+        return (self._directory / NODES_DIR / f"{host}.speed").absolute()
 
     async def _start_missing(self) -> None:
         for name, host in self._hosts.items():
@@ -290,7 +307,7 @@ class Experiment:
             case ev.WakeNode(host):
                 self._with_node(host, Member.wake)
             case ev.SlowNode(host, factor):
-                self._note(f"{host} cannot be slowed down by {factor:g}: it is not emulated")
+                self._speed_path(host).write_text(self._speed(host).slowed(factor).text(), encoding="utf-8")
             case ev.CutLink(host, other, both, reset):
                 await self._relay.order(Cut(host, other, both=both, state="reset" if reset else "silent"))
             case ev.HealLink(host, other):
@@ -308,6 +325,9 @@ class Experiment:
                     await self._lead(resume=True)
             case _:
                 assert_never(action)
+
+    def _speed(self, host: str) -> EmulatedSpeed:
+        return speed_of(self._hosts[host]) or OWN_SPEED
 
     def _with_node(self, host: str, do: Callable[[Member], None], *, stays: bool = True) -> None:
         if not stays:

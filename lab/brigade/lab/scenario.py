@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from brigade.coordinator.run_file import RunFile, read_run_file
 from brigade.coordinator.table_errors import explain
+from brigade.lab.devices import DEVICES
 from brigade.lab.quantities import parse_rate
 from brigade.lab.scenario_spec import (
     COORDINATOR,
@@ -27,6 +28,7 @@ from brigade.lab.scenario_spec import (
     LinkRate,
     ScenarioSpec,
 )
+from brigade.node.emulated_speed import EmulatedSpeed, parse_speed
 from brigade.wire.errors import ConfigError
 
 MOST_HOSTS = 250  # each has an address of its own in one network
@@ -77,6 +79,13 @@ def read_scenario(path: Path) -> Scenario:
     return scenario
 
 
+def speed_of(host: HostSpec) -> EmulatedSpeed | None:
+    """Return the speed that a host's node pretends to have; None: that of this machine."""
+    if host.device in DEVICES:
+        return DEVICES[host.device].speed
+    return parse_speed(host.emulate) if host.emulate else None
+
+
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -108,6 +117,12 @@ def _unsound(spec: ScenarioSpec, hosts: Sequence[HostSpec]) -> Iterator[str]:
     for index, host in enumerate(spec.host):
         if host.emulate and host.device:
             yield f"host[{index}]: emulate and device exclude each other"
+        if host.device:
+            yield from _unknown(f"host[{index}].device", host.device, list(DEVICES))
+        try:
+            speed_of(host)
+        except ConfigError as error:
+            yield f"host[{index}].emulate: {error}"
     for place, text in _rates(spec):
         try:
             parse_rate(text)

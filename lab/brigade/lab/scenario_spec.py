@@ -34,8 +34,8 @@ class HostSpec(LinkSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Name
     count: Count = 1
     site: str = ""  # hosts of one site share the pairs that name it
-    emulate: str = ""  # a speed such as "2x" (twice as slow) or "0.05 s/GFLOP"; the speed of this machine when empty
-    device: str = ""  # a named device instead
+    emulate: str = ""  # a speed such as "2x" (twice as slow as here) or "0.5 s/GFLOP"; that of this machine when empty
+    device: str = ""  # a named device instead: laptop-cpu, rtx-3060, ...
     memory: Memory = ""  # what a node may use; as much as there is when empty
 
 

@@ -1,10 +1,12 @@
 """A mistake in a scenario file names file, key, what was found and what was expected."""
 
+from pathlib import Path
+
 import pytest
 
 from brigade.lab.quantities import parse_rate, show_rate
-from brigade.lab.scenario import read_scenario
-from brigade.lab.scenario_spec import Join, Kill, Leave
+from brigade.lab.scenario import read_scenario, speed_of
+from brigade.lab.scenario_spec import HostSpec, Join, Kill, Leave
 from brigade.wire.errors import ConfigError
 
 RUN = """
@@ -51,6 +53,17 @@ at_step = 4
 """
 
 
+EXAMPLES = Path(__file__).parents[3] / "examples" / "lab"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*/scenario.toml")), ids=lambda path: path.parent.name)
+def test_a_shipped_scenario_is_sound(path):
+    scenario = read_scenario(path)
+    assert scenario.spec.name == scenario.run.spec.name == path.parent.name
+    assert len(scenario.hosts) == int(path.parent.name[-1]) or path.parent.name == "mixed12"
+    assert scenario.spec.limit_s <= 180
+
+
 @pytest.fixture
 def read(tmp_path):
     (tmp_path / "text.txt").write_bytes(b"bucket brigade " * 200)
@@ -90,6 +103,9 @@ MISTAKES = {
     "unknown host": ('host = "home-2"', 'host = "home-9"', "event[1].host: 'home-9' is not known", "did you mean 'home-"),
     "unknown host of a pair": ('["home-1", "office"]', '["home-1", "ofice"]', "pair[0].between: 'ofice' is not known", "did you mean 'office'"),
     "a name twice": ('name = "guest"', 'name = "home-3"', "'home-3' is the name of 2 hosts or sites", ""),
+    "no speed": ("latency_ms = 12.5", 'emulate = "fast"', "host[0].emulate: 'fast' is no speed", "2x"),
+    "unknown device": ("latency_ms = 12.5", 'device = "rtx-3600"', "host[0].device: 'rtx-3600' is not known", "did you mean 'rtx-3060'"),
+    "speed and device": ("latency_ms = 12.5", 'device = "a100"\nemulate = "2x"', "host[0]: emulate and device exclude each other", ""),
     "no run file": ("seed = 7", 'run = "walk.toml"', "there is no run file", "walk.toml"),
     "not TOML": ("seed = 7", "seed : 7", "is not TOML", ""),
     "no trace": ("seed = 7", 'seed = 7\n[trace]\nfile = "none.csv"', "none.csv cannot be read", ""),
@@ -126,6 +142,15 @@ def test_a_trace_says_who_is_there_when(read):
         Leave(host="guest", at_s=9.0),
     )
     assert scenario.starting() == ("home-1", "home-2", "home-3")
+
+
+def test_a_host_has_the_speed_of_its_device_or_what_it_says_or_that_of_the_machine():
+    assert speed_of(HostSpec(name="a")) is None
+    assert speed_of(HostSpec(name="a", emulate="2x")).factor == 2.0
+    # 40 % of 2 x 3,584 units x 1.777 GHz
+    assert speed_of(HostSpec(name="a", device="rtx-3060")).s_per_gflop == pytest.approx(
+        1 / (0.4 * 2 * 3584 * 1.777), rel=0.001
+    )
 
 
 @pytest.mark.parametrize(
