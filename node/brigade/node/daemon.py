@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 INTERRUPT_GRACE_S = 2.0  # with the rest of the way out this stays below five seconds
 TERMINATE_GRACE_S = 20.0
 FAREWELL_S = 1.0
+FAULTS = (1, 2)  # exit codes: the run has failed, the node was refused
 COMPUTE_GRACE_S = 0.5
 NEIGHBOUR_DEADLINE_S = 20.0
 CODEC_THREADS = 2
@@ -122,7 +123,7 @@ class NodeDaemon:
             self._links.join(patience_s=0.0)
             self._warming = self._compute_pool.submit(warm_up)
             end = await self._ended
-            (log.info if end.exit_code == 0 else log.error)("%s", end.reason)
+            (log.error if end.exit_code in FAULTS else log.info)("%s", end.reason)
             await self._links.farewell(FAREWELL_S)
             return end.exit_code
         finally:
