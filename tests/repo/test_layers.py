@@ -41,7 +41,7 @@ EDGES = {
     "wire": "arrivals connection dialer drive identity listener monitor network network_interfaces private_file probe "
     "resolve sockets state_lock",
     "compression": "",
-    "partition": "measure",
+    "partition": "exported measure",
     "node": "building coordinator_links daemon data_links device directory emulation files stage_compute stage_shell stage_state "
     "state_files",
     "coordinator": "ask checkpoints collector daemon export file_server intake ledger_thread listeners planner record run_directory store",

@@ -1,7 +1,8 @@
-"""Merges the blocks of a checkpoint into one `model.safetensors`, without torch.
+"""Merges the blocks of a checkpoint into one `model.safetensors`, without torch, and writes `model.json` beside it.
 
 Tensor names are `<block>.<parameter>`, as in the state dict of the plain model; followers of a tied parameter are
-included as copies of their owner's, so that the file loads with `strict=True`.
+included as copies of their owner's, so that the file loads with `strict=True`. `model.json` says which model it is
+(`brigade.partition.exported` reads both).
 """
 
 import contextlib
@@ -9,12 +10,15 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from safetensors import SafetensorError, TensorSpec, deserialize, serialize_file
 
 from brigade.coordinator.checkpoint_manifest import Manifest, block_of, folder_name, is_weights
 from brigade.coordinator.checkpoints import list_sealed, verify
+from brigade.coordinator.store import STORE_NAME, Store
 from brigade.wire.errors import CheckpointError, ConfigError
+from brigade.wire.run_spec import ExportFacts
 
 MODEL_NAME = "model.safetensors"
 CHECKPOINTS_NAME = "checkpoints"
@@ -42,7 +46,8 @@ _DTYPES = {
 def export_model(run_dir: Path, *, output: Path | None = None, step: int | None = None) -> Path:
     """Merge the checkpoint after `step` steps (the newest when None) into `output` and return its path.
 
-    Raises ConfigError when there is no such checkpoint, CheckpointError when it is damaged or cannot be merged.
+    The same path ending in `.json` says what it is. Raises ConfigError when there is no such checkpoint,
+    CheckpointError when it is damaged or cannot be merged.
     """
     folder = run_dir / CHECKPOINTS_NAME
     sealed = list_sealed(folder)
@@ -52,7 +57,15 @@ def export_model(run_dir: Path, *, output: Path | None = None, step: int | None 
         raise ConfigError(f"{run_dir} has no checkpoint of {step} steps; it has {', '.join(map(str, sealed))}")
     steps_done = sealed[-1] if step is None else step
     target = run_dir / MODEL_NAME if output is None else output
+    with Store(run_dir / STORE_NAME, readonly=True) as store:
+        run = store.load_run()
+    if run is None:
+        raise ConfigError(f"{run_dir / STORE_NAME} holds no run")
+    facts = ExportFacts(
+        name=run.name, run_id=run.run_id, seed=run.spec.seed, steps_done=steps_done, model=run.spec.model
+    )
     merge(folder / folder_name(steps_done), target)
+    _write_facts(facts, target.with_suffix(".json"))
     return target
 
 
@@ -84,6 +97,17 @@ def merge(checkpoint: Path, target: Path) -> None:
             os.fsync(file.fileno())
         partial.replace(target)
     except (OSError, SafetensorError) as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise CheckpointError(f"{target} cannot be written: {error}") from error
+
+
+def _write_facts(facts: ExportFacts, target: Path) -> None:
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=2) + b"\n")
+        partial.replace(target)
+    except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise CheckpointError(f"{target} cannot be written: {error}") from error

@@ -1,4 +1,4 @@
-"""The exported file loads into the plain torch model, every dtype bit for bit, tied copies included."""
+"""The exported file loads into the plain torch model, every dtype bit for bit, tied copies included; it says what it is."""
 
 import json
 
@@ -10,15 +10,25 @@ from tests.unit.coordinator.test_checkpoints import spec_of
 from brigade.coordinator.checkpoint_manifest import Manifest
 from brigade.coordinator.checkpoints import PartialCheckpoint
 from brigade.coordinator.export import export_model
+from brigade.coordinator.store import Store
 from brigade.partition.chain import plain_model
+from brigade.partition.exported import load_plain
 from brigade.wire.errors import CheckpointError, ConfigError
 from brigade.wire.message_parts import FileSpec
 from brigade.wire.plan import TiedParameter
-from brigade.wire.run_spec import GptSpec, MlpSpec
+from brigade.wire.run_spec import GptSpec, MlpSpec, RunSpec, TextData, TrainingSpec
+
+MODEL = MlpSpec(input_size=4)
 
 
-def save(run_dir, blocks, *, steps_done=4, tied=(), dropped=()):
-    """Seal a checkpoint of these blocks: [{name: tensor}]."""
+def save(run_dir, blocks, *, steps_done=4, tied=(), dropped=(), model=MODEL):
+    """Seal a checkpoint of these blocks: [{name: tensor}], in the directory of a run of this model."""
+    with Store(run_dir / "run.sqlite") as store:
+        if store.load_run() is None:
+            data = TextData(path="text.txt")
+            store.create_run(
+                "run-1", "same", RunSpec(name="r", seed=2, model=model, data=data, training=TrainingSpec(max_steps=9))
+            )
     partial = PartialCheckpoint(run_dir / "checkpoints", steps_done)
     files = []
     for index, tensors in enumerate(blocks):
@@ -61,12 +71,16 @@ def test_it_loads_strictly_into_the_plain_model(tmp_path, kind):
             shared.setdefault(tensor.data_ptr(), []).append(key)
         ((owner, *followers),) = [keys for keys in shared.values() if len(keys) > 1]
         tied, dropped = (TiedParameter(owner=owner, followers=tuple(followers)),), followers
-    save(tmp_path, split(state), tied=tied, dropped=dropped)
+    save(tmp_path, split(state), tied=tied, dropped=dropped, model=spec)
     path = export_model(tmp_path)
     assert path == tmp_path / "model.safetensors"
     fresh.load_state_dict(load_file(path), strict=True)
-    for key, tensor in fresh.state_dict().items():
-        assert torch.equal(tensor, state[key]), key
+    built_by_itself = load_plain(path)
+    assert not built_by_itself.training
+    for loaded in (fresh, built_by_itself):
+        assert loaded.state_dict().keys() == state.keys()
+        for key, tensor in loaded.state_dict().items():
+            assert torch.equal(tensor, state[key]), key
 
 
 @pytest.mark.parametrize(
@@ -99,12 +113,24 @@ def test_the_header_says_where_it_comes_from(tmp_path):
     assert header["__metadata__"] == {"format": "pt", "run_id": "run-1", "steps": "4"}
 
 
+def test_the_file_beside_it_says_which_model_it_is(tmp_path):
+    save(tmp_path, [{"w": torch.ones(1)}])
+    export_model(tmp_path)
+    facts = json.loads((tmp_path / "model.json").read_text())
+    model = facts.pop("model")
+    assert facts == {"format": 1, "name": "r", "run_id": "run-1", "seed": 2, "steps_done": 4}
+    assert model == {"kind": "mlp"} | {name: getattr(MODEL, name) for name in MODEL.__struct_fields__} | {
+        "hidden_sizes": [128, 128]
+    }
+
+
 def test_a_step_and_a_place_can_be_chosen(tmp_path):
     save(tmp_path, [{"w": torch.zeros(1)}], steps_done=2)
     save(tmp_path, [{"w": torch.ones(1)}], steps_done=4)
     target = tmp_path / "deep" / "two.safetensors"
     assert export_model(tmp_path, output=target, step=2) == target
     assert load_file(target)["0.w"].item() == 0.0
+    assert json.loads(target.with_name("two.json").read_text())["steps_done"] == 2
     assert load_file(export_model(tmp_path))["0.w"].item() == 1.0
     with pytest.raises(ConfigError, match="no checkpoint of 3 steps; it has 2, 4"):
         export_model(tmp_path, step=3)

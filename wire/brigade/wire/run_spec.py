@@ -163,9 +163,20 @@ class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     name: Name
     seed: Natural = 0
-    output_dir: str | None = None  # runs/<name> beside the working directory when absent
+    output_dir: str | None = None  # relative to the working directory; runs/<name> when absent
     model: ModelSpec
     data: DataSpec
     training: TrainingSpec
     pipeline: PipelineSpec = PipelineSpec()
     compression: CompressionSpec = CompressionSpec()
+
+
+class ExportFacts(Struct, frozen=True, kw_only=True):
+    """What lies beside an exported model, as JSON: enough to build the model again and to know where it comes from."""
+
+    format: Literal[1] = 1
+    name: str  # of the run
+    run_id: str
+    seed: Natural
+    steps_done: Natural
+    model: ModelSpec
