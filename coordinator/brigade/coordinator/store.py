@@ -8,7 +8,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -69,6 +69,7 @@ class Store:
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self.path = path
+        self._readonly = readonly
         with self._explained(opening=True):
             if readonly:
                 self._connection = sqlite3.connect(
@@ -105,7 +106,11 @@ class Store:
                 self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; a writer leaves one file, which a reader can open without leaving others beside it."""
+        if not self._readonly:
+            with suppress(sqlite3.Error):  # somebody reads, or the disk is full: the log beside it stays
+                self._connection.execute("PRAGMA busy_timeout = 0")
+                self._connection.execute("PRAGMA journal_mode = DELETE")
         self._connection.close()
 
     def __enter__(self) -> Self:

@@ -151,6 +151,24 @@ def test_a_torn_file_is_an_error_and_never_another_run(store, path):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
+def test_a_closed_store_is_one_file_and_looking_into_it_leaves_no_other(store, path):
+    store.begin_attempt(1, 0, SPEC)
+    assert len(list(path.parent.glob("run.sqlite*"))) > 1, "the log that a kill leaves"
+    store.close()
+    with Store(path, readonly=True) as reader:
+        assert reader.load_run().attempt == 1
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_store_can_be_closed_while_somebody_reads(store, path):
+    store.begin_attempt(1, 0, SPEC)
+    with Store(path, readonly=True) as reader:
+        rows = reader._connection.execute("SELECT * FROM attempts")
+        rows.fetchone()
+        store.close()
+        assert reader.load_run().attempt == 1
+
+
 def test_another_schema_is_refused(store, path):
     store.close()
     connection = sqlite3.connect(path)
