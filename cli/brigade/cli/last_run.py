@@ -40,3 +40,23 @@ def find_run(run_dir: Path | None) -> Path:
     if not (run_dir / "run.sqlite").is_file():
         raise ConfigError(f"there is no run in {run_dir}: it holds no run.sqlite")
     return run_dir
+
+
+def begun_from(run_dir: Path | None) -> tuple[Path, Path]:
+    """Return the run file that a run was begun from, and the run's directory; of the last run when none is named.
+
+    Raises ConfigError when there is no such run, or its run file is gone.
+    """
+    from brigade.coordinator.run_directory import RUN_FILE_NAME, read_address
+
+    found = find_run(run_dir)
+    address = read_address(found)
+    if address is None or not address.asked.run_file:
+        raise ConfigError(f"{found} does not tell its run file; name it: brigade up RUN.toml --resume")
+    run_file = Path(address.asked.run_file)
+    if not run_file.is_file():
+        raise ConfigError(
+            f"the run file {run_file} is gone, and its paths are relative to it; put it back"
+            f" (a copy is {found / RUN_FILE_NAME}) or name another: brigade up RUN.toml --resume --output-dir {found}"
+        )
+    return run_file, found

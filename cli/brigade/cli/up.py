@@ -7,13 +7,20 @@ import typer
 
 from brigade.cli.choices import EndWithStdin, Quiet, Verbose, verbosity_of
 
-RunFile = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run.")]
+RunFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="[RUN.toml]", help="The run file; with --resume, that of the last run when absent."),
+]
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="Go on from the newest checkpoint of the run, where it listened before."),
+]
 Listen = Annotated[
     str,
     typer.Option(
         metavar="HOST:PORT",
-        help="Where nodes reach the coordinator; 0.0.0.0:7700 for other machines, port 0 picks one.",
+        help="Where nodes reach the coordinator; 0.0.0.0:7700 for other machines, port 0 picks one;"
+        " 127.0.0.1:7700 when absent.",
     ),
 ]
 Advertise = Annotated[
@@ -27,9 +34,9 @@ JsonLines = Annotated[bool, typer.Option("--json", help="Print progress as JSON,
 
 
 def up(
-    run_file: RunFile,
+    run_file: RunFile = None,
     resume: Resume = False,
-    listen: Listen = "127.0.0.1:7700",
+    listen: Listen = "",
     advertise: Advertise = "",
     output_dir: OutputDirectory = None,
     json_lines: JsonLines = False,
@@ -40,11 +47,16 @@ def up(
     """Start a run: gather nodes, train, write the model.
 
     Prints the line that starts a node. Ctrl-C saves after the current step and ends; a second one ends at once.
+    `brigade up --resume` alone goes on with the run that was started last.
     """
-    from brigade.cli.last_run import remember
+    from brigade.cli.last_run import begun_from, remember
     from brigade.cli.lifeline import end_with_stdin
     from brigade.coordinator.daemon import run_coordinator
 
+    if run_file is None and not resume:
+        raise typer.BadParameter("name the run file; only --resume can do without", param_hint="RUN.toml")
+    if run_file is None:
+        run_file, output_dir = begun_from(output_dir)
     if lifeline:
         end_with_stdin()
     raise typer.Exit(

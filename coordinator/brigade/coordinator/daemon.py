@@ -27,10 +27,12 @@ from brigade.coordinator.run_directory import (
     RUN_FILE_NAME,
     SECRET_NAME,
     Address,
+    Asked,
     TakenUp,
     directory_of,
     open_store,
     read_address,
+    resume_command,
     take_up,
     write_address,
     write_small,
@@ -77,13 +79,14 @@ from brigade.wire.state_lock import StateLock
 
 logger = logging.getLogger(__name__)
 
+LISTEN = "127.0.0.1:7700"  # unless the owner says otherwise
 FAREWELL_S = 3.0  # for the last messages to be acknowledged
 
 
 def run_coordinator(
     spec_path: Path,
     *,
-    listen: str = "127.0.0.1:7700",
+    listen: str = "",
     resume: bool = False,
     output_dir: Path | None = None,
     advertise: str = "",
@@ -93,17 +96,23 @@ def run_coordinator(
 ) -> int:
     """Lead a run to its end and return the exit code: 0 done, 1 failed, 3 stopped before the end, 130 interrupted.
 
-    `started` is called with the state directory once nodes can join. Raises ConfigError for anything that a person
-    has to change first.
+    Without `listen` and `advertise` a run that is resumed is where it was. `started` is called with the state directory
+    once nodes can join. Raises ConfigError for anything that a person has to change first.
     """
-    endpoint = parse_endpoint(listen)
-    if advertise:
-        check_host(advertise)
     run_file = read_run_file(spec_path)
     directory = directory_of(run_file, output_dir)
+    last = read_address(directory) if resume else None
+    asked = Asked(
+        run_file=str(spec_path.absolute()),
+        listen=listen or (last.asked.listen if last else "") or LISTEN,
+        advertise=advertise or (last.asked.advertise if last else ""),
+    )
+    endpoint = parse_endpoint(asked.listen)
+    if asked.advertise:
+        check_host(asked.advertise)
     with StateLock(directory):
         open_journal(directory, verbosity=1 if verbosity >= 1 else -1)  # the display shows what happens
-        store = open_store(directory, resume=resume)
+        store = open_store(directory, resume=resume, resume_command=resume_command(spec_path, output_dir))
         try:
             keys = load_or_create(directory / KEY_NAME)
             secret = load_or_create_secret(directory / SECRET_NAME)
@@ -115,9 +124,9 @@ def run_coordinator(
         display = Display(
             choose_mode(quiet=verbosity < 0, json_lines=json_lines), show_info=verbosity < 1 or json_lines
         )
-        process = CoordinatorProcess(directory, run_file, store, taken_up, keys, secret, display)
+        process = CoordinatorProcess(directory, run_file, store, taken_up, keys, secret, display, asked)
         try:
-            return asyncio.run(process.lead(endpoint, advertise, started))
+            return asyncio.run(process.lead(endpoint, started))
         finally:
             display.close()
 
@@ -134,8 +143,10 @@ class CoordinatorProcess:
         keys: KeyPair,
         secret: str,
         display: Display,
+        asked: Asked,
     ) -> None:
         self._directory = directory
+        self._asked = asked
         self._taken_up = taken_up
         self._keys = keys
         self._secret = secret
@@ -183,14 +194,14 @@ class CoordinatorProcess:
 
     # --- from beginning to end ----------------------------------------------------------------------------------
 
-    async def lead(self, endpoint: Endpoint, advertise: str, started: Callable[[Path], None] | None) -> int:
+    async def lead(self, endpoint: Endpoint, started: Callable[[Path], None] | None) -> int:
         """Listen, drive the core until it ends the run, say goodbye, and return the exit code."""
         self._loop = asyncio.get_running_loop()
         self._end = self._loop.create_future()
         network = Network()
         state, reason = "failed", "the coordinator could not start"
         try:
-            await self._open(network, endpoint, advertise)
+            await self._open(network, endpoint)
             self._watch_signals()
             if started is not None:
                 started(self._directory)
@@ -208,7 +219,7 @@ class CoordinatorProcess:
             self._collector.close()
             self._ledger.close(self._taken_up.beginning.attempt, state, reason)
 
-    async def _open(self, network: Network, asked: Endpoint, advertise: str) -> None:
+    async def _open(self, network: Network, asked: Endpoint) -> None:
         """Bind the sockets, make the core, and tell where the coordinator is."""
         beginning, admission, keys = self._taken_up.beginning, self._admission, self._keys
         handlers = (
@@ -233,7 +244,7 @@ class CoordinatorProcess:
         )
         self._core = RunCore(beginning, Membership(door, admission, beginning.spec, self._known))
         self._driver = Driver(WatchedCore(self._core, self._display), self._carry_out, self._time_passed)
-        self._publish(control.endpoint, advertise)
+        self._publish(control.endpoint)
         for kind, text in self._taken_up.remarks:
             self._note(Note(kind=kind, text=text, level="warning" if kind == "damaged" else "info"))
         early, self._early = self._early, []
@@ -247,8 +258,9 @@ class CoordinatorProcess:
             return [asked]
         return [Endpoint(asked.host, parse_endpoint(last.endpoint).port), asked]
 
-    def _publish(self, endpoint: Endpoint, advertise: str) -> None:
+    def _publish(self, endpoint: Endpoint) -> None:
         """Write the invite and the address, and show them."""
+        advertise = self._asked.advertise
         hosts = (advertise,) if advertise else advertise_hosts(endpoint, network_interfaces())
         invite = Invite(
             addresses=tuple(Endpoint(host, endpoint.port).address for host in hosts),
@@ -259,7 +271,11 @@ class CoordinatorProcess:
         here = "::1" if ":" in endpoint.host else "127.0.0.1"
         local = Endpoint(here, endpoint.port) if endpoint.is_wildcard else endpoint
         address = Address(
-            pid=os.getpid(), endpoint=str(local), run_id=self._taken_up.beginning.run_id, public_key=self._keys.public
+            pid=os.getpid(),
+            endpoint=str(local),
+            run_id=self._taken_up.beginning.run_id,
+            public_key=self._keys.public,
+            asked=self._asked,
         )
         write_address(self._directory, address)
         write_small(self._directory / INVITE_NAME, invite + "\n", private=True)

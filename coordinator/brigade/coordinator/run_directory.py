@@ -4,8 +4,9 @@ import hashlib
 import json
 import os
 import secrets
+import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from brigade.coordinator.checkpoints import clean_leftovers, find_newest
@@ -25,6 +26,15 @@ RUN_FILE_NAME = "run.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """How `brigade up` was asked for a run, so that `--resume` needs no more words."""
+
+    run_file: str = ""  # absolute
+    listen: str = ""
+    advertise: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
     """Where the coordinator of a state directory can be reached."""
 
@@ -32,6 +42,7 @@ class Address:
     endpoint: str  # host:port of its control socket, as this machine reaches it
     run_id: str
     public_key: str
+    asked: Asked = Asked()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +60,14 @@ def directory_of(run_file: RunFile, output_dir: Path | None) -> Path:
     return Path(run_file.spec.output_dir) if run_file.spec.output_dir else Path("runs") / run_file.spec.name
 
 
-def open_store(directory: Path, *, resume: bool) -> Store:
-    """Open the store of a state directory.
+def resume_command(spec_path: Path, output_dir: Path | None) -> str:
+    """Return the command that goes on with the run that these arguments of `brigade up` began."""
+    words = ["brigade", "up", str(spec_path), "--resume", *(["--output-dir", str(output_dir)] if output_dir else [])]
+    return shlex.join(words)
+
+
+def open_store(directory: Path, *, resume: bool, resume_command: str = "brigade up --resume") -> Store:
+    """Open the store of a state directory; `resume_command` is what goes on with a run that lies there.
 
     Raises ConfigError when a run lies there that is not to be resumed, or none that is.
     """
@@ -62,7 +79,7 @@ def open_store(directory: Path, *, resume: bool) -> Store:
     if row is not None and store.has_steps():
         store.close()
         raise ConfigError(
-            f"{directory} holds the run {row.name} already: `brigade up --resume` goes on with it;"
+            f"{directory} holds the run {row.name} already: `{resume_command}` goes on with it;"
             " for another run choose another output_dir"
         )
     return store
@@ -178,6 +195,7 @@ def write_address(directory: Path, address: Address) -> None:
         "endpoint": address.endpoint,
         "run_id": address.run_id,
         "public_key": address.public_key,
+        "asked": asdict(address.asked),
     }
     write_small(directory / ADDRESS_NAME, json.dumps(facts, indent=2) + "\n")
 
@@ -191,8 +209,9 @@ def read_address(directory: Path) -> Address | None:
             endpoint=str(facts["endpoint"]),
             run_id=str(facts["run_id"]),
             public_key=str(facts["public_key"]),
+            asked=Asked(**{key: str(value) for key, value in facts.get("asked", {}).items()}),
         )
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{directory / ADDRESS_NAME} cannot be read: {error}") from error

@@ -1,6 +1,7 @@
 import pytest
 
-from brigade.cli.last_run import find_run, pointer_file, remember
+from brigade.cli.last_run import begun_from, find_run, pointer_file, remember
+from brigade.coordinator.run_directory import Address, Asked, write_address
 from brigade.wire.errors import ConfigError
 
 
@@ -57,3 +58,28 @@ def test_a_run_that_is_gone_is_named(run_dir):
 def test_a_state_directory_that_cannot_be_written_is_no_reason_to_fail(run_dir, state_home):
     state_home.write_text("a file where a directory should be")
     remember(run_dir)
+
+
+def note_run_file(run_dir, path):
+    asked = Asked(run_file=str(path), listen="0.0.0.0:7711")
+    write_address(run_dir, Address(pid=1, endpoint="127.0.0.1:7711", run_id="r", public_key="k", asked=asked))
+
+
+def test_a_run_knows_the_run_file_that_it_was_begun_from(run_dir, tmp_path):
+    path = tmp_path / "walk.toml"
+    path.touch()
+    note_run_file(run_dir, path)
+    remember(run_dir)
+    assert begun_from(None) == (path, run_dir)
+    assert begun_from(run_dir) == (path, run_dir)
+
+
+def test_a_run_file_that_is_gone_is_named_with_what_to_do(run_dir, tmp_path):
+    note_run_file(run_dir, tmp_path / "walk.toml")
+    with pytest.raises(ConfigError, match=r"walk\.toml is gone.*a copy is .*run\.toml.*brigade up RUN\.toml --resume"):
+        begun_from(run_dir)
+
+
+def test_a_run_of_which_no_run_file_is_known_says_so(run_dir):
+    with pytest.raises(ConfigError, match="does not tell its run file"):
+        begun_from(run_dir)

@@ -103,6 +103,8 @@ def test_a_run_over_real_sockets(run_file):
         assert [commit.step for commit in store.commits()] == list(range(6))
         assert [evaluation.step for evaluation in store.evaluations()] == [2, 5]
     assert recorded_status(directory)["state"] == "finished"
+    assert [path.name for path in directory.glob("run.sqlite*")] == ["run.sqlite"]
+    assert read_address(directory).asked.run_file == str(run_file)
     for name in ("coordinator.key", "invite.secret", "invite.txt"):
         assert stat.S_IMODE((directory / name).stat().st_mode) == 0o600, name
     secret = read_private(directory / "invite.secret").strip()
