@@ -2,14 +2,19 @@
 
 import json
 import sys
+import time
+from collections.abc import Callable
 from typing import IO, Literal
 
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from brigade.coordinator.run_events import Note
 from brigade.coordinator.run_state import RunState, Tally
+from brigade.coordinator.run_table import State
+from brigade.coordinator.wording import counted, show_duration
 from brigade.wire.harmless import harmless
 
 Mode = Literal["bar", "lines", "json", "quiet"]
@@ -30,13 +35,23 @@ class Display:
     """What is shown of one run; `look` is called after everything that happens."""
 
     def __init__(
-        self, mode: Mode, *, show_info: bool = True, output: IO[str] | None = None, errors: IO[str] | None = None
+        self,
+        mode: Mode,
+        *,
+        show_info: bool = True,
+        output: IO[str] | None = None,
+        errors: IO[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,  # that of the run core
     ) -> None:
         self._mode = mode
+        self._clock = clock
         self._show_info = show_info  # False: the log shows them already
         self._output = Console(file=output, highlight=False, soft_wrap=True)
         self._errors = Console(file=errors, stderr=errors is None, highlight=False, soft_wrap=True)
         self._bar: Progress | None = None
+        self._countdown: Live | None = None
+        self._awaited: tuple[str, float] = ("", 0.0)  # whom the run waits for, and until when
+        self._shown_causes: list[str] = []
         self._shown_steps = -1
         self._shown_evaluation = -1
 
@@ -53,33 +68,75 @@ class Display:
         if self._mode == "json":
             self._write_json("note", kind=note.kind, text=harmless(note.text), node=note.node, level=note.level)
             return
-        text = Text(harmless(note.text), style=_STYLES[note.level])
+        if note.kind == "waiting" and self._countdown is not None:
+            return
+        text = Text(harmless(self._without_shown_cause(note.text)), style=_STYLES[note.level])
+        if note.cause:
+            self._shown_causes.append(note.cause)
         if note.level != "info":
-            console = self._bar.console if self._bar else self._errors
+            console = self._output if self._bar or self._countdown else self._errors  # one that moves the bar away
             console.print(Text(f"{note.level}: ", style=_STYLES[note.level]) + text)
         elif self._mode != "quiet" and self._show_info:
-            (self._bar.console if self._bar else self._output).print(text)
+            self._output.print(text)
 
     def look(self, run: RunState) -> None:
         """Show how far the run has come, if that is news."""
+        if self._mode == "bar":
+            self._count_down(run)
         tally, training = run.tally, run.spec.training
         if tally.last_commit is not None and tally.steps_done != self._shown_steps:
             self._shown_steps = tally.steps_done
             self._show_step(tally, training.max_steps, training.logging_steps)
+        if run.state is not State.TRAINING:
+            self._stop_bar()  # what follows is about the end
         evaluation = tally.last_evaluation
         if evaluation is not None and evaluation.step != self._shown_evaluation:
             self._shown_evaluation = evaluation.step
             if self._mode == "json":
                 self._write_json("evaluation", step=evaluation.step + 1, loss=evaluation.loss)
             elif self._mode != "quiet" and evaluation.loss is not None:
-                console = self._bar.console if self._bar else self._output
-                console.print(Text(f"validation loss {evaluation.loss:.4f} after {evaluation.step + 1} steps"))
+                self._output.print(
+                    Text(f"validation loss {evaluation.loss:.4f} after {counted(evaluation.step + 1, 'step')}")
+                )
 
     def close(self) -> None:
         """Leave the terminal as it was."""
+        self._stop_bar()
+        if self._countdown is not None:
+            self._countdown.stop()
+            self._countdown = None
+
+    def _stop_bar(self) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+    def _without_shown_cause(self, text: str) -> str:
+        """Return what is new in a text that begins with what was shown before."""
+        for cause in self._shown_causes:
+            if text.startswith(cause):
+                rest = text.removeprefix(cause).lstrip(";, ")
+                return f"the run ends: {rest}" if rest else "the run ends"
+        return text
+
+    def _count_down(self, run: RunState) -> None:
+        """Keep a last line with the time that is left for nodes to come, while the run waits for them."""
+        if run.state is not State.GATHERING or run.limit is None:
+            if self._countdown is not None:
+                self._countdown.stop()
+                self._countdown = None
+            return
+        self._awaited = f"{len(run.membership.members)} of {run.spec.pipeline.nodes}", run.limit.at
+        if self._countdown is None:
+            self._countdown = Live(
+                get_renderable=self._show_awaited, console=self._output, refresh_per_second=1, transient=True
+            )
+            self._countdown.start()
+
+    def _show_awaited(self) -> Text:
+        nodes, until = self._awaited
+        left = show_duration(max(0.0, until - self._clock()))
+        return Text(f"waiting for nodes ({nodes}, giving up in {left})", style="dim")
 
     def _show_step(self, tally: Tally, max_steps: int, every: int) -> None:
         commit = tally.last_commit
@@ -115,12 +172,3 @@ class Display:
 
     def _write_json(self, event: str, **facts: object) -> None:
         self._output.out(json.dumps({"event": event, **facts}), highlight=False)
-
-
-def show_duration(seconds: float | None) -> str:
-    """Return seconds as `1:02:03` or `2:03`; a dash for what is not known."""
-    if seconds is None:
-        return "-"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -20,6 +20,7 @@ from brigade.coordinator.run_members import NodeGone
 from brigade.coordinator.run_membership import Outcome
 from brigade.coordinator.run_state import SAVING_LIMIT_S, Ending, Limit, News, RunState
 from brigade.coordinator.run_table import State
+from brigade.coordinator.wording import counted, steps_are_done
 from brigade.wire.messages import Leaving, NodeFailed, RunEnded, StateSaved
 
 FAILED_SAVING_LIMIT_S = 10.0  # how long a failed run waits for a checkpoint that is on its way
@@ -80,11 +81,12 @@ def _with_hint(run: RunState, ending: Ending) -> Ending:
     """Add where a resume will begin."""
     done, sealed = run.tally.steps_done, run.tally.sealed_steps
     if sealed is None:
-        hint = f"{done} steps are done, none is in a checkpoint" if done else ""
+        hint = f"{steps_are_done(done)}, none is in a checkpoint" if done else ""
     elif done > sealed:
-        hint = f"{done} steps are done, the newest checkpoint holds {sealed}; `brigade up --resume` trains from there"
+        hint = f"{steps_are_done(done)}, the newest checkpoint holds {sealed}; `brigade up --resume` trains from there"
     else:
-        hint = f"all {done} steps done so far are in a checkpoint; `brigade up --resume` goes on"
+        saved = f"all {done} steps done so far are" if done > 1 else "the step done so far is"
+        hint = f"{saved} in a checkpoint; `brigade up --resume` goes on"
     return Ending(ending.state, ending.exit_code, f"{ending.reason}; {hint}" if hint else ending.reason)
 
 
@@ -93,7 +95,7 @@ def await_saving(run: RunState, now: float) -> Outcome:
     assert run.line is not None
     done, of = run.tally.steps_done, run.spec.training.max_steps
     if done >= of or run.closing is None:
-        run.ending = Ending(State.FINISHED, 0, f"all {done} steps are done")
+        run.ending = Ending(State.FINISHED, 0, f"{'all ' if done > 1 else ''}{steps_are_done(done)}")
     else:
         run.ending = Ending(run.closing.state, run.closing.exit_code, run.closing.reason)
     failed_save, reason = run.save_failure
@@ -143,7 +145,7 @@ def take_checkpoint(run: RunState, news: News, now: float) -> Outcome:  # noqa: 
     run.line.saves.closed(steps_done)
     run.line.rounds.save_allowed = not run.line.saves.pending
     run.tally.sealed_steps = max(steps_done, run.tally.sealed_steps or 0)
-    text = f"the checkpoint of {steps_done} steps is complete ({news.content.size / 1e6:.1f} MB)"
+    text = f"the checkpoint of {counted(steps_done, 'step')} is complete ({news.content.size / 1e6:.1f} MB)"
     outcome: Outcome = [Note(kind="saved", text=text)]
     return [*outcome, *(settle(run) if run.state is State.SAVING else [])]
 
@@ -154,7 +156,7 @@ def miss_checkpoint(run: RunState, news: News, now: float) -> Outcome:
     assert run.line is not None
     run.line.saves.closed(news.content.steps_done)
     run.line.rounds.save_allowed = not run.line.saves.pending
-    reason = f"the checkpoint of {news.content.steps_done} steps could not be saved: {news.content.reason}"
+    reason = f"the checkpoint of {counted(news.content.steps_done, 'step')} could not be saved: {news.content.reason}"
     run.save_failure = (news.content.steps_done, reason)
     if run.state is State.SAVING:
         assert run.ending is not None
@@ -197,7 +199,7 @@ def lose_node(run: RunState, news: News, now: float) -> Outcome:
     if stage is None:
         return [Note(kind="lost", text=f"spare node {name} {verb}: {news.content.reason}", node=name)]
     reason = f"node {run.line.name_stage(stage)} {verb}: {news.content.reason}"
-    note = Note(kind="lost", text=reason, node=name, level="warning")
+    note = Note(kind="lost", text=reason, node=name, level="warning", cause=reason)
     return _tell_first(run, note, _go_without(run, stage, reason, now))
 
 
@@ -233,7 +235,8 @@ def close_line(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG00
     if run.closing is None:
         run.closing = Ending(State.FAILED, FAILED, reason)
     run.line.rounds.closing = True
-    return [Note(kind="leaving", text=f"{reason}; saving after this step", node=news.member.name, level="warning")]
+    text = f"{reason}; saving after this step"
+    return [Note(kind="leaving", text=text, node=news.member.name, level="warning", cause=reason)]
 
 
 def fail_of_node(run: RunState, news: News, now: float) -> Outcome:
@@ -248,7 +251,7 @@ def fail_of_node(run: RunState, news: News, now: float) -> Outcome:
         return fail(run, reason, now)
     if stage is None:
         return [Note(kind="failed", text=f"spare {reason}", node=name, level="warning")]
-    note = Note(kind="failed", text=reason, node=name, level="warning")
+    note = Note(kind="failed", text=reason, node=name, level="warning", cause=reason)
     return _tell_first(run, note, _go_without(run, stage, reason, now))
 
 
@@ -266,7 +269,7 @@ def end_without_store(run: RunState, news: News, now: float) -> Outcome:
 def stop_now(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG001 - one signature for all reactions
     """React to the owner's wish before anything is trained."""
     reason = str(news.content)
-    ending = Ending(State.STOPPED, STOPPED, f"{reason} after {run.tally.steps_done} steps")
+    ending = Ending(State.STOPPED, STOPPED, f"{reason} after {counted(run.tally.steps_done, 'step')}")
     return close(run, _with_hint(run, ending))
 
 
@@ -277,7 +280,8 @@ def stop_after_step(run: RunState, news: News, now: float) -> Outcome:  # noqa: 
         return []
     run.closing = Ending(State.STOPPED, STOPPED, str(news.content))
     run.line.rounds.closing = True
-    return [Note(kind="stopping", text=f"{news.content}: saving after this step (once more to end at once)")]
+    text = f"{news.content}: saving after this step (once more to end at once)"
+    return [Note(kind="stopping", text=text, cause=str(news.content))]
 
 
 def abort(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG001 - one signature for all reactions

@@ -70,6 +70,7 @@ def _ignore(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG001 -
 REACTIONS: dict[Reaction, Respond] = {
     Reaction.BEGIN: run_opening.begin,
     Reaction.COUNT: run_opening.count_nodes,
+    Reaction.KEEP_WAITING: run_opening.keep_waiting,
     Reaction.KEEP_SPARE: run_opening.keep_spare,
     Reaction.REGROUP: run_opening.regroup,
     Reaction.SEE_OFF: run_opening.see_off,

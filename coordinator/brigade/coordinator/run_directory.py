@@ -15,6 +15,7 @@ from brigade.coordinator.file_server import data_name
 from brigade.coordinator.run_file import RunFile, changes, run_identity
 from brigade.coordinator.run_state import Beginning
 from brigade.coordinator.store import STORE_NAME, RunRow, Store
+from brigade.coordinator.wording import counted
 from brigade.wire.errors import CheckpointError, ConfigError
 from brigade.wire.message_parts import FileSpec
 
@@ -114,7 +115,7 @@ def take_up(directory: Path, store: Store, run_file: RunFile) -> TakenUp:
         if checkpoint.identity != row.identity:
             raise CheckpointError(f"the checkpoint of {checkpoint.steps_done} steps is of another training job")
         _check_ledger(store, checkpoint.steps_done)
-        remarks.append(("resumed", f"going on from the checkpoint of {checkpoint.steps_done} steps"))
+        remarks.append(("resumed", f"going on from the checkpoint of {counted(checkpoint.steps_done, 'step')}"))
     elif store.has_steps():
         remarks.append(("resumed", "there is no whole checkpoint: beginning again at step 0"))
     attempt = row.attempt + 1

@@ -273,6 +273,7 @@ class Note:
     text: str  # one sentence for people
     node: str = ""  # name of the node that it is about
     level: Literal["info", "warning", "error"] = "info"
+    cause: str = ""  # of what follows: the run's last note begins with it, and a screen need not show it again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,13 @@ from brigade.coordinator.run_membership import Outcome
 from brigade.coordinator.run_state import Ending, Limit, News, RunState
 from brigade.coordinator.run_survey import LINKS_LIMIT_S, PROFILE_LIMIT_S, Survey
 from brigade.coordinator.run_table import State
-from brigade.coordinator.run_training import begin_training
+from brigade.coordinator.run_training import begin_training, look_at_clock
+from brigade.coordinator.wording import counted, show_duration
 from brigade.wire.errors import PlanError
 from brigade.wire.message_parts import FileSpec
 from brigade.wire.messages import Leaving, LinksMeasured, LoadStage, Profiled, StageLoaded
+
+FIRST_REMINDER_S = 60.0
 
 # --- gathering ------------------------------------------------------------------------------------------------------
 
@@ -23,7 +26,7 @@ def begin(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG001 - o
     """React to the first moment: wait for nodes, or see that nothing is left to train."""
     if run.beginning.first_step >= run.spec.training.max_steps:
         run.state = State.SAVING
-        run.ending = Ending(State.FINISHED, 0, f"all {run.beginning.first_step} steps were done already")
+        run.ending = Ending(State.FINISHED, 0, f"all {counted(run.beginning.first_step, 'step')} were done already")
         run.membership.close_door(run.ending.reason)
         return settle(run)
     return _gather(run, now)
@@ -33,22 +36,42 @@ def _gather(run: RunState, now: float) -> Outcome:
     run.state = State.GATHERING
     run.survey = run.line = None
     run.limit = Limit(now + run.spec.pipeline.gather_timeout_s, "")
+    run.watch_at, run.watch_interval_s = now, FIRST_REMINDER_S
     return _count(run, now)
 
 
 def _count(run: RunState, now: float) -> Outcome:
     present, needed = len(run.membership.members), run.spec.pipeline.nodes
-    text = f"waiting for nodes ({present} of {needed})"
     limit_s = run.spec.pipeline.gather_timeout_s
     assert run.limit is not None
     run.limit = Limit(run.limit.at, f"only {present} of {needed} nodes were there after {limit_s:.0f} s")
     if present < needed:
-        return [Note(kind="waiting", text=text)]
+        return [_tell_waiting(run, now)]
     run.state = State.PROFILING
+    run.watch_at = None
     run.survey = Survey(list(run.membership.members.values()), run.beginning.inputs)
     commands = run.survey.begin()
     _await_survey(run, now, PROFILE_LIMIT_S)
-    return [Note(kind="profiling", text=f"{present} nodes time the model's blocks"), *commands]
+    they_time = f"{counted(present, 'node')} {'times' if present == 1 else 'time'}"
+    return [Note(kind="profiling", text=f"{they_time} the model's blocks"), *commands]
+
+
+def _tell_waiting(run: RunState, now: float) -> Note:
+    """Say whom the run waits for and until when, and when to say it again: less and less often."""
+    assert run.limit is not None
+    if run.watch_at is not None and now >= run.watch_at:
+        run.watch_at = now + run.watch_interval_s
+        run.watch_interval_s *= 2
+    present, left = len(run.membership.members), show_duration(run.limit.at - now)
+    text = f"waiting for nodes ({present} of {run.spec.pipeline.nodes}, giving up in {left})"
+    return Note(kind="waiting", text=text)
+
+
+def keep_waiting(run: RunState, news: News, now: float) -> Outcome:
+    """React to a deadline while the run gathers: give up, or say again that it waits."""
+    if run.limit is not None and now < run.limit.at and run.watch_at is not None and now >= run.watch_at:
+        return [_tell_waiting(run, now)]
+    return look_at_clock(run, news, now)
 
 
 def count_nodes(run: RunState, news: News, now: float) -> Outcome:

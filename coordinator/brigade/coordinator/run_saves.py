@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from brigade.coordinator.checkpoint_manifest import Manifest, block_of, missing_blocks
 from brigade.coordinator.run_events import CollectParts, DropCheckpoint, OpenCheckpoint, RunCommand, SealCheckpoint
+from brigade.coordinator.wording import block_range
 from brigade.wire.errors import RemoteProtocolError
 from brigade.wire.message_parts import FileSpec
 from brigade.wire.messages import StateSaved
@@ -74,7 +75,7 @@ class SaveRounds:
         if blocks != set(range(stage.first_block, stage.end_block)) or len({f.name for f in files}) != len(files):
             names = ", ".join(file.name for file in files)
             raise RemoteProtocolError(
-                f"stage {message.stage} has blocks {stage.first_block} to {stage.end_block - 1}, but saved {names}"
+                f"stage {message.stage} has {block_range(stage.first_block, stage.end_block - 1)}, but saved {names}"
             )
         save.files[message.stage] = files
         return [CollectParts(steps_done=steps_done, stage=message.stage, files=files)]

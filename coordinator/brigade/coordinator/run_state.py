@@ -12,6 +12,7 @@ from brigade.coordinator.run_saves import SaveRounds
 from brigade.coordinator.run_steps import StepRounds
 from brigade.coordinator.run_survey import Survey
 from brigade.coordinator.run_table import State, Trigger
+from brigade.coordinator.wording import block_range
 from brigade.partition.batching import Batching
 from brigade.wire.encoding import Message
 from brigade.wire.message_parts import FileSpec, StageStatistics
@@ -85,9 +86,7 @@ class Line:
     def name_stage(self, stage: int) -> str:
         """Return, for a person, who holds which blocks."""
         held = self.plan.stages[stage]
-        last = held.end_block - 1
-        blocks = f"block {last}" if held.first_block == last else f"blocks {held.first_block}-{last}"
-        return f"{held.contact.name} (stage {stage}, {blocks})"
+        return f"{held.contact.name} (stage {stage}, {block_range(held.first_block, held.end_block - 1)})"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -87,6 +87,7 @@ class Reaction(Enum):
     STOP_NOW = "stop_now"
     STOP_LATER = "stop_after_step"
     ABORT = "abort"
+    KEEP_WAITING = "keep_waiting"
     LOOK_AT_CLOCK = "look_at_clock"
     IGNORE = "ignore"  # late news of something that no longer matters
 
@@ -125,7 +126,10 @@ _LINE_STANDS = _ALWAYS | {
 }
 
 TABLE: dict[State, dict[Trigger, Reaction]] = {
-    State.GATHERING: _row(**_BEFORE_TRAINING | {"node_joined": _R.COUNT, "node_gone": _R.COUNT}, run_begun=_R.BEGIN),
+    State.GATHERING: _row(
+        **_BEFORE_TRAINING | {"node_joined": _R.COUNT, "node_gone": _R.COUNT, "time_passed": _R.KEEP_WAITING},
+        run_begun=_R.BEGIN,
+    ),
     State.PROFILING: _row(**_BEFORE_TRAINING, profiled=_R.TAKE_PROFILE),
     State.MEASURING: _row(**_BEFORE_TRAINING, links_measured=_R.TAKE_LINKS),
     State.PLANNING: _row(**_BEFORE_TRAINING, plan_made=_R.LOAD, plan_refused=_R.NO_PLAN),

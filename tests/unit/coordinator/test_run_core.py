@@ -50,10 +50,10 @@ def test_a_run_from_the_first_node_to_the_model():
 
 
 TRANSCRIPT = """
-      -- waiting for nodes (0 of 2)
+      -- waiting for nodes (0 of 2, giving up in 1:00)
 ada   <- Welcome
       -- node ada joined from tcp://10.0.0.1:5000
-      -- waiting for nodes (1 of 2)
+      -- waiting for nodes (1 of 2, giving up in 1:00)
 bob   <- Welcome
       -- node bob joined from tcp://10.0.0.1:5000
       -- 2 nodes time the model's blocks
@@ -126,6 +126,13 @@ def test_too_few_nodes_give_up_after_the_timeout():
     world.join("ada")
     assert world.run().exit_code == 1
     assert "only 1 of 2 nodes were there after 60 s" in world.end.reason
+
+
+def test_a_run_that_waits_says_so_rarely():
+    world = World(make_spec(gather_timeout_s=600.0))
+    world.run()
+    waits = [note for note in world.notes if note.startswith("waiting")]
+    assert waits == [f"waiting for nodes (0 of 2, giving up in {left})" for left in ("10:00", "9:00", "7:00", "3:00")]
 
 
 def test_a_node_lost_before_training_is_replaced_and_nothing_is_lost():
