@@ -20,24 +20,30 @@ END_GRACE_S = 6.0
 LONGEST_LINE = 4 * 1024 * 1024  # of what a member prints for us to read
 
 
-@dataclass(slots=True, kw_only=True)
 class Member:
-    """One process."""
+    """One process of a lab."""
 
-    name: str
-    process: Process
-    suspended: bool = False
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.suspended = False
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, minus the signal that ended it; None while it runs."""
+        raise NotImplementedError
 
     @property
     def runs(self) -> bool:
         """Whether it has not ended."""
-        return self.process.returncode is None
+        return self.exit_code is None
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal; nothing if it has ended."""
-        if self.runs:
-            with suppress(ProcessLookupError):
-                self.process.send_signal(number)
+        raise NotImplementedError
+
+    async def ended(self) -> int:
+        """Wait until it ends, and return the exit code."""
+        raise NotImplementedError
 
     def suspend(self) -> None:
         """Let it stand still."""
@@ -53,16 +59,39 @@ class Member:
         """Wait until it ends, and return the exit code; None if it goes on."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await self.process.wait()
+                return await self.ended()
         except TimeoutError:
             return None
+
+
+class OwnMember(Member):
+    """A process that this one started."""
+
+    def __init__(self, name: str, process: Process) -> None:
+        super().__init__(name)
+        self.process = process
+
+    @property
+    def exit_code(self) -> int | None:
+        """See `Member`."""
+        return self.process.returncode
+
+    def send(self, number: signal.Signals) -> None:
+        """See `Member`."""
+        if self.runs:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)  # Popen's own way would reap the process behind asyncio's back
+
+    async def ended(self) -> int:
+        """See `Member`."""
+        return await self.process.wait()
 
 
 @dataclass(slots=True)
 class Fleet:
     """Processes that all end when the `async with` block is left."""
 
-    members: list[Member] = field(default_factory=list)
+    members: list[OwnMember] = field(default_factory=list)
 
     async def __aenter__(self) -> Self:
         return self
@@ -72,7 +101,9 @@ class Fleet:
     ) -> None:
         await self.end()
 
-    async def start(self, name: str, *arguments: str | Path, output: Path | None, errors: Path | None = None) -> Member:
+    async def start(
+        self, name: str, *arguments: str | Path, output: Path | None, errors: Path | None = None
+    ) -> OwnMember:
         """Start `python -m ARGUMENTS`; what it prints goes to the file `output`; without one it is ours to read."""
         sink = (output or errors or Path(os.devnull)).open("ab")
         try:
@@ -89,7 +120,7 @@ class Fleet:
             )
         finally:
             sink.close()
-        member = Member(name=name, process=process)
+        member = OwnMember(name, process)
         self.members.append(member)
         return member
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from brigade.lab.fleet import Fleet, Member
+from brigade.lab.fleet import Fleet, OwnMember
 from brigade.lab.hosts import COORDINATOR_PORTS, Place, place_hosts
 from brigade.lab.relay_orders import Answer, Count, Counted, Failed, Open, Order, read_answer, write_line
 from brigade.lab.scenario import Scenario
@@ -24,7 +24,7 @@ class RelayHandle:
     """A relay that is open, and where everybody is."""
 
     places: dict[str, Place]
-    _member: Member
+    _member: OwnMember
 
     async def order(self, order: Order) -> None:
         """Have something done."""
@@ -66,7 +66,7 @@ def _candidates() -> Iterator[int]:
     yield from ports
 
 
-async def _send(member: Member, order: Order) -> None:
+async def _send(member: OwnMember, order: Order) -> None:
     stdin = member.process.stdin
     assert stdin is not None
     try:
@@ -76,7 +76,7 @@ async def _send(member: Member, order: Order) -> None:
         raise RelayError("the relay has gone") from error
 
 
-async def _receive(member: Member) -> Answer:
+async def _receive(member: OwnMember) -> Answer:
     stdout = member.process.stdout
     assert stdout is not None
     line = await stdout.readline()

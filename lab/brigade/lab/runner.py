@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Protocol, assert_never
 
 from brigade.lab import events as ev
-from brigade.lab.fleet import Fleet, Member
+from brigade.lab.fleet import Fleet, Member, OwnMember
 from brigade.lab.hosts import Place
+from brigade.lab.nursery_handle import NurseryHandle, open_nursery
 from brigade.lab.observed import Observed, SeenEvent, SeenStep
 from brigade.lab.relay_handle import RelayHandle, open_relay
 from brigade.lab.relay_orders import ChangeRate, Cut, Heal
@@ -20,6 +21,7 @@ from brigade.node.emulated_speed import EmulatedSpeed
 from brigade.wire.errors import BrigadeError
 
 RUN_DIR = "run"  # below the directory of the experiment: the coordinator's
+PROGRAM = "brigade.cli.app"
 NODES_DIR = "nodes"  # what nodes keep and say
 SETTLE_S = 20.0  # for processes to end by themselves
 STOP_LIMIT_S = 30.0  # for a run that was asked to stop
@@ -70,7 +72,7 @@ class Experiment:
         self._hosts = {host.name: host for host in scenario.hosts}
         self._present = set(scenario.starting())  # who should be running
         self._nodes: dict[str, Member] = {}
-        self._coordinator: Member | None = None
+        self._coordinator: OwnMember | None = None
         self._listening = False
         self._returning = False  # the coordinator was killed and will come back
         self._stopping_since: float | None = None
@@ -80,6 +82,7 @@ class Experiment:
         self._loop: asyncio.AbstractEventLoop
         self._fleet: Fleet
         self._relay: RelayHandle
+        self._nursery: NurseryHandle
         self.observed = Observed(scenario.spec.seed if seed is None else seed)
 
     @property
@@ -99,6 +102,7 @@ class Experiment:
                 self._relay = await open_relay(
                     self._fleet, self._scenario, self.observed.seed, self._directory / "relay.txt"
                 )
+                self._nursery = await open_nursery(self._fleet, self._directory / "nursery.txt")
                 await self._lead(resume=False)
                 await self._follow()
                 await self._settle()
@@ -118,7 +122,7 @@ class Experiment:
         self._listening = self._returning = False
         self._coordinator = await self._fleet.start(
             "the coordinator",
-            *("brigade.cli.app", "up", self._scenario.run.path, "--json", "--end-with-stdin"),
+            *(PROGRAM, "up", self._scenario.run.path, "--json", "--end-with-stdin"),
             *("--listen", place.listen, "--advertise", place.outer_host, "--output-dir", self.run_dir),
             *(["--resume"] if resume else []),
             output=None,
@@ -131,12 +135,10 @@ class Experiment:
         before = self._nodes.get(host.name)
         if before is not None and await before.wait(SETTLE_S) is None:
             return
-        node = self._nodes[host.name] = await self._fleet.start(
-            host.name,
-            *node_arguments(host, self._relay.places[host.name], self.run_dir, self._directory / NODES_DIR),
-            *self._emulation(host),
-            output=self._directory / NODES_DIR / f"{host.name}.txt",
-        )
+        place, nodes_dir = self._relay.places[host.name], self._directory / NODES_DIR
+        arguments = [*node_arguments(host, place, self.run_dir, nodes_dir), *self._emulation(host)]
+        node = self._nursery.bear(host.name, PROGRAM, arguments, nodes_dir / f"{host.name}.txt")
+        self._nodes[host.name] = node
         self._spawn(self._watch(node))
 
     def _emulation(self, host: HostSpec) -> list[str]:
@@ -159,7 +161,7 @@ class Experiment:
             if self._listening and name in self._present and (node is None or not node.runs):
                 await self._start_node(host)
 
-    async def _read(self, coordinator: Member) -> None:
+    async def _read(self, coordinator: OwnMember) -> None:
         stdout = coordinator.process.stdout
         assert stdout is not None
         with (self._directory / "coordinator.jsonl").open("ab") as log:
@@ -170,7 +172,7 @@ class Experiment:
         await self._watch(coordinator)
 
     async def _watch(self, member: Member) -> None:
-        await member.process.wait()
+        await member.ended()
         self._happenings.put_nowait(Ended(member))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -242,7 +244,7 @@ class Experiment:
         self._watcher.stepped(facts["step"], facts["max_steps"], facts["loss"], facts["tokens_per_s"])
 
     async def _ended(self, member: Member) -> None:
-        code = member.process.returncode
+        code = member.exit_code
         if member is not self._coordinator:
             if member.name in self._present and member is self._nodes.get(member.name) and not self._finished:
                 self._note(f"the node of {member.name} has ended with exit code {code}")
@@ -320,7 +322,7 @@ class Experiment:
                     self._coordinator.send(signal.SIGKILL)
             case ev.StartCoordinator():
                 if self._returning and self._coordinator is not None:
-                    await self._coordinator.process.wait()
+                    await self._coordinator.ended()
                     self.observed.recoveries += 1
                     await self._lead(resume=True)
             case _:
@@ -339,7 +341,7 @@ class Experiment:
 def node_arguments(host: HostSpec, place: Place, run_dir: Path, nodes_dir: Path) -> list[str | Path]:
     """Return the command line of the node of a host."""
     return [
-        *("brigade.cli.app", "join", run_dir / "invite.txt", "--end-with-stdin"),
+        *("join", run_dir / "invite.txt", "--end-with-stdin"),
         *("--name", host.name, "--state", nodes_dir / host.name),
         *("--listen", place.listen, "--advertise", place.outer_host),
         *("--device", "cpu", "--threads", "1"),
