@@ -11,6 +11,7 @@ from brigade.coordinator.learning_rate import learning_rate
 from brigade.coordinator.run_file import read_run_file
 from brigade.coordinator.store import Store
 from brigade.partition.samples import open_data
+from brigade.partition.schedule import SCHEDULES
 
 RUN_FILE = """
 name = "exact"
@@ -51,7 +52,7 @@ schedule = "{schedule}"
 """
 
 
-@pytest.mark.parametrize(("nodes", "schedule"), [(1, "1f1b"), (3, "1f1b"), (3, "gpipe")])
+@pytest.mark.parametrize(("nodes", "schedule"), [(1, "1f1b"), *((3, name) for name in SCHEDULES)])
 def test_a_fleet_trains_what_one_process_trains(tmp_path, monkeypatch, nodes, schedule):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

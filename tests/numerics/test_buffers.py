@@ -8,6 +8,7 @@ from tests.numerics.pipeline import Pipeline, even_splits
 from tests.numerics.reference import Reference
 
 from brigade.node.datasets import FactorySource
+from brigade.partition.schedule import SCHEDULES
 from brigade.wire.run_spec import CnnSpec, FactoryData, FactorySpec, MlpSpec
 
 MODELS = {
@@ -16,7 +17,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("recompute", [False, True], ids=["", "recompute"])
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_equals_one_machine(model, recompute, schedule):

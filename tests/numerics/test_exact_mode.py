@@ -7,6 +7,7 @@ from tests.numerics.pipeline import Pipeline, even_splits
 from tests.numerics.reference import Reference
 
 from brigade.partition.batching import evaluation_batches
+from brigade.partition.schedule import SCHEDULES
 from brigade.wire.run_spec import GptSpec
 
 ADAMW = {"optim": "AdamW", "weight_decay": 0.1, "adam_beta2": 0.95}
@@ -14,7 +15,7 @@ SGD = {"optim": "SGD", "weight_decay": 0.01, "optim_args": {"momentum": 0.9}}
 
 # Every pair of values of (stages, microbatches, schedule, tied, dropout, recompute, optimizer, clipping) occurs at least
 # once; `test_the_cases_cover_all_pairs` counts.
-CASES = [
+TABLE = [
     (1, 1, "gpipe", False, 0.0, False, "AdamW", 0.0),
     (1, 4, "1f1b", True, 0.2, True, "SGD", 0.5),
     (1, 8, "gpipe", True, 0.0, True, "AdamW", 0.5),
@@ -28,6 +29,9 @@ CASES = [
     (6, 4, "gpipe", True, 0.2, False, "AdamW", 0.0),
     (6, 8, "1f1b", True, 0.0, False, "SGD", 0.0),
 ]
+# A schedule that the table does not name meets all of its rows.
+UNNAMED = sorted(set(SCHEDULES) - {row[2] for row in TABLE})
+CASES = TABLE + [(*row[:2], schedule, *row[3:]) for schedule in UNNAMED for row in TABLE]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
@@ -66,6 +70,7 @@ def test_equals_one_machine(case):
 
 def test_the_cases_cover_all_pairs():
     values = [sorted(set(column)) for column in zip(*CASES, strict=True)]
+    assert values[2] == sorted(SCHEDULES)
     missing = [
         (i, a, j, b)
         for i in range(len(values))

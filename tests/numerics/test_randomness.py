@@ -6,6 +6,7 @@ from tests.numerics.models import tokens
 from tests.numerics.pipeline import Pipeline, even_splits
 
 from brigade.partition.chain import plain_model
+from brigade.partition.schedule import SCHEDULES
 from brigade.wire.run_spec import GptSpec
 
 
@@ -45,7 +46,7 @@ def test_no_split_changes_a_bit_of_the_training(tied):
 
 @pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_recompute_changes_no_bit(schedule, tied, bf16):
     results = [
         train(run_spec(model(tied=tied), schedule=schedule, gradient_checkpointing=on, bf16=bf16), [0, 2, 4, 6])
@@ -56,9 +57,10 @@ def test_recompute_changes_no_bit(schedule, tied, bf16):
 
 
 def test_schedules_change_no_bit():
-    results = [train(run_spec(model(), schedule=schedule), [0, 2, 4, 6]) for schedule in ("gpipe", "1f1b")]
-    assert results[0][0] == results[1][0]
-    assert_same_bits(results[0][1], results[1][1])
+    first, *others = [train(run_spec(model(), schedule=schedule), [0, 2, 4, 6]) for schedule in SCHEDULES]
+    for rows, state in others:
+        assert rows == first[0]
+        assert_same_bits(state, first[1])
 
 
 def test_dropout_is_on_and_another_seed_gives_other_masks():

@@ -66,7 +66,7 @@ def test_error_stays_within_its_bound(text: str, array: np.ndarray) -> None:  # 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_the_last_finite_values_do_not_overflow(text: str, dtype: torch.dtype) -> None:
-    """B-40: the scale is rounded up, so 127 times it may lie beyond what the dtype holds."""
+    """The scale is rounded up, so 127 times it may lie beyond what the dtype holds."""
     codec, largest = build_codec(text), torch.finfo(dtype).max
     tensor = torch.tensor([largest, -largest, largest / 3, 0.0, torch.finfo(dtype).tiny], dtype=dtype)
     again = through(codec, tensor)

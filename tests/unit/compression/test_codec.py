@@ -1,4 +1,4 @@
-"""Every tensor kind of B-19 through every codec: dtype, shape, layout, size, ownership."""
+"""Every kind of tensor that a boundary may hold through every codec: dtype, shape, layout, size, ownership."""
 
 import tempfile
 from collections.abc import Callable
@@ -8,22 +8,12 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from tests.unit.compression.codec_texts import TEXTS
 
 from brigade.compression.codec import build_codec
 from brigade.compression.dtypes import DTYPES
 from brigade.wire.errors import ConfigError, RemoteProtocolError
 
-CODECS = [
-    "raw",
-    "raw+zstd",
-    "bf16",
-    "bf16+zstd",
-    "fp16",
-    "fp16+zstd",
-    "int8",
-    "int8:block=32,rounding=stochastic",
-    "int8:scale=fp32+zstd:level=3",
-]
 NAMES = [name for name in DTYPES if hasattr(torch, name)]
 SHAPES = [(), (0,), (3, 0, 5), (1,), (7, 1), (2, 3, 4, 5), (9, 130)]
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -61,7 +51,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("text", CODECS)
+@pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_dtype_shape_and_layout(text: str, name: str) -> None:
     codec = build_codec(text)
@@ -84,7 +74,7 @@ def test_every_dtype_shape_and_layout(text: str, name: str) -> None:
                 assert not codec.error_bound(tensor).any(), where
 
 
-@pytest.mark.parametrize("text", CODECS)
+@pytest.mark.parametrize("text", TEXTS)
 def test_result_is_writable_and_owns_its_memory(text: str) -> None:
     for tensor in (torch.randn(4, 64), torch.arange(300), torch.ones(9, dtype=torch.bool)):
         codec = build_codec(text)
@@ -99,7 +89,7 @@ def test_result_is_writable_and_owns_its_memory(text: str) -> None:
         assert not again.requires_grad
 
 
-@pytest.mark.parametrize("text", CODECS)
+@pytest.mark.parametrize("text", TEXTS)
 def test_tensors_of_the_graph_and_of_inference_mode(text: str) -> None:
     codec = build_codec(text)
     plain = torch.randn(5, 70)
@@ -128,7 +118,7 @@ def test_bf16_costs_two_bytes_an_element() -> None:
         assert sum(map(len, build_codec(text).encode(tensor))) == 2 * tensor.numel()
 
 
-@pytest.mark.parametrize("text", CODECS)
+@pytest.mark.parametrize("text", TEXTS)
 def test_encoding_leaves_the_tensor_alone(text: str) -> None:
     tensor = torch.randn(7, 65)
     before = tensor.clone()
@@ -151,7 +141,7 @@ def test_wrong_frames_are_refused(frames: list[bytes], shape: tuple[int, ...]) -
 
 
 def test_a_boundary_of_more_than_four_gib_takes_no_memory_to_encode() -> None:
-    """B-41: no length of 32 bits, no copy."""
+    """No length is kept in 32 bits, and nothing is copied."""
     count = (4 << 30) // 4 + 1000
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sparse"

@@ -89,7 +89,7 @@ def test_every_thread_has_its_own_objects() -> None:
 
 
 def test_eight_threads_never_mix_their_bytes() -> None:
-    """B-17: one shared zstd object crashed within 0.15 s here."""
+    """One zstd object shared by several threads crashes within 0.15 s here."""
     codecs = [build_codec(text) for text in ("raw+zstd", "bf16+zstd", "int8+zstd:level=3", "fp16+zstd")]
     start = threading.Barrier(8)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.unit.compression.codec_texts import TEXTS
 
 from brigade.compression.codec import build_codec
 from brigade.compression.tensors import pack, unpack
@@ -19,9 +20,7 @@ LEAVES = [
 EXPECTED = [(str(leaf.dtype)[6:], tuple(leaf.shape)) for leaf in LEAVES]
 
 
-@pytest.mark.parametrize(
-    "text", ["raw", "raw+zstd", "bf16", "fp16+zstd", "int8", "int8:block=16,rounding=stochastic+zstd"]
-)
+@pytest.mark.parametrize("text", TEXTS)
 def test_round_trip(text: str) -> None:
     codec = build_codec(text)
     headers, frames = pack(LEAVES, codec, seed=4)

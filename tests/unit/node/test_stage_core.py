@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from brigade.node import stage_events as ev
 from brigade.node.stage_core import TRANSITIONS, Phase, StageCore
 from brigade.partition.batching import Batching
+from brigade.partition.schedule import SCHEDULES
 from brigade.wire.errors import LocalProtocolError, RemoteProtocolError
 from brigade.wire.message_parts import Slot, StageStatistics
 from brigade.wire.messages import Evaluated, GradientsReady, StepApplied
@@ -127,7 +128,7 @@ class Line:
 @given(
     stages=st.integers(1, 5),
     microbatches=st.integers(1, 6),
-    schedule=st.sampled_from(["gpipe", "1f1b"]),
+    schedule=st.sampled_from(sorted(SCHEDULES)),
     tied=st.booleans(),
     seed=st.integers(0, 10**6),
     repeat=st.sampled_from([0.0, 0.4]),

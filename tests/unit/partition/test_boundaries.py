@@ -1,4 +1,4 @@
-"""What crosses between blocks is found while planning, and what cannot cross is refused by name (fault B-20)."""
+"""What crosses between blocks is found while planning, and what cannot cross is refused by name."""
 
 import math
 

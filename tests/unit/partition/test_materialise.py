@@ -1,4 +1,4 @@
-"""Initial weights are those of the plain model, for every split and every kind of module (fault B-37)."""
+"""Initial weights are those of the plain model, for every split and every kind of module."""
 
 import logging
 from itertools import pairwise
