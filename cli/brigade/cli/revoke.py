@@ -13,7 +13,7 @@ Node = Annotated[str, typer.Argument(metavar="NODE", help="The node's name or id
 def revoke(node: Node, run_dir: RunDirectory = None) -> None:
     """Take the admission of a node back.
 
-    Its connection ends, and its key is not let in again.
+    Its key is not let in again. A node that holds a stage sees the step under way through: the run saves and ends.
     """
     from brigade.wire.messages import RevokeWanted
 

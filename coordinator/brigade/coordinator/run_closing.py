@@ -16,7 +16,7 @@ from brigade.coordinator.run_events import (
     PartsStored,
     StoreBroke,
 )
-from brigade.coordinator.run_members import NodeGone
+from brigade.coordinator.run_members import Member, NodeGone
 from brigade.coordinator.run_membership import Outcome
 from brigade.coordinator.run_state import SAVING_LIMIT_S, Ending, Limit, News, RunState
 from brigade.coordinator.run_table import State
@@ -230,13 +230,35 @@ def close_line(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG00
     stage = run.stage_of(news.member)
     if stage is None:
         return run.membership.left(news.member, news.content.reason)
-    news.member.leaving = True
-    reason = f"node {run.line.name_stage(stage)} has left: {news.content.reason}"
+    return _close_for(run, news.member, f"node {run.line.name_stage(stage)} has left: {news.content.reason}")
+
+
+def put_out(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG001 - one signature for all reactions
+    """React to a revoked node: whoever holds a stage sees the step through; anybody else goes at once."""
+    assert news.member is not None
+    stage = needed_stage(run, news.member)
+    if stage is None:
+        return run.membership.put_out(news.member)
+    assert run.line is not None
+    return _close_for(run, news.member, f"node {run.line.name_stage(stage)} was revoked by the owner of the run")
+
+
+def needed_stage(run: RunState, member: Member) -> int | None:
+    """Return the stage that a node holds and that the run needs to end in good order; None when there is none."""
+    return run.stage_of(member) if run.state in (State.TRAINING, State.SAVING) else None
+
+
+def _close_for(run: RunState, member: Member, reason: str) -> Outcome:
+    """Let the current step be the last one, because this node goes."""
+    assert run.line is not None
+    member.leaving = True
     if run.closing is None:
         run.closing = Ending(State.FAILED, FAILED, reason)
     run.line.rounds.closing = True
+    if run.state is State.SAVING:
+        return [Note(kind="leaving", text=f"{reason}; the run is at its end and saves", node=member.name)]
     text = f"{reason}; saving after this step"
-    return [Note(kind="leaving", text=text, node=news.member.name, level="warning", cause=reason)]
+    return [Note(kind="leaving", text=text, node=member.name, level="warning", cause=reason)]
 
 
 def fail_of_node(run: RunState, news: News, now: float) -> Outcome:

@@ -85,6 +85,7 @@ REACTIONS: dict[Reaction, Respond] = {
     Reaction.COMMITTED: run_training.go_on_after_commit,
     Reaction.LOOK_AT_CLOCK: run_training.look_at_clock,
     Reaction.LOSE: run_closing.lose_node,
+    Reaction.PUT_OUT: run_closing.put_out,
     Reaction.CLOSE_LINE: run_closing.close_line,
     Reaction.FAIL: run_closing.fail_of_node,
     Reaction.STORE_BROKE: run_closing.end_without_store,
@@ -215,8 +216,22 @@ class RunCore:
                 told = Tell(connection=connection, message=Done(ok=not over, reason=answer))
                 return [told, News(Trigger.STOP_ASKED, reason)]
             case RevokeWanted(node=node):
-                return [*map(_as_news, self.run.membership.revoke(connection, node))]
+                return self._revoke(connection, node)
         return [HangUp(connection=connection, reason=f"{type(message).__name__} is no command of an owner")]
+
+    def _revoke(self, connection: int, node: str) -> list[RunCommand | News]:
+        """Admit a node no longer, and say what follows from that."""
+        run, membership = self.run, self.run.membership
+        if (known := membership.find(node)) is None:
+            return [Tell(connection=connection, message=Done(ok=False, reason=f"no node {node!r} was ever admitted"))]
+        member = membership.members.get(known.node_id)
+        answer = f"{known.name} ({known.node_id}) is no longer admitted"
+        if member is not None and (stage := run_closing.needed_stage(run, member)) is not None:
+            saving = "is at its end and saves" if run.state is State.SAVING else "saves after the step under way"
+            answer += f"; it holds stage {stage}, so the run {saving} before it ends"
+        told = Tell(connection=connection, message=Done(ok=True, reason=answer))
+        out = [] if member is None else [News(Trigger.NODE_REVOKED, None, member)]
+        return [*map(_as_news, membership.revoke(known)), told, *out]
 
     def _react(self, news: News, now: float) -> Outcome:
         reaction = TABLE[self.run.state][news.trigger]

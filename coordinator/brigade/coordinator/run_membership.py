@@ -21,7 +21,7 @@ from brigade.coordinator.run_members import (
     usable_device,
 )
 from brigade.wire.admission import Admission
-from brigade.wire.messages import Done, Hello, Pulse, PulseEcho, Refused, Welcome
+from brigade.wire.messages import Hello, Pulse, PulseEcho, Refused, Welcome
 from brigade.wire.refusals import RefusalFilter
 from brigade.wire.run_spec import RunSpec
 
@@ -71,6 +71,11 @@ class Membership:
         """Return the node whose control connection this is."""
         node_id = self._by_control.get(connection)
         return None if node_id is None else self.members.get(node_id)
+
+    def find(self, node: str) -> Known | None:
+        """Return the node with this id or name, also one that has gone; of two, the one that takes part."""
+        named = [known for known in self._known.values() if node in (known.node_id, known.name)]
+        return max(named, key=lambda known: known.node_id in self.members, default=None)
 
     def next_deadline(self) -> float | None:
         """Return when the next node, newcomer or challenge is decided by silence."""
@@ -145,19 +150,16 @@ class Membership:
         """Let a node go that broke the protocol."""
         return self._drop(member, reason)
 
-    def revoke(self, connection: int, node: str) -> Outcome:
-        """Carry out the owner's command to admit this node (id or name) no longer."""
-        known = self._find(node)
-        if known is None:
-            return [Tell(connection=connection, message=Done(ok=False, reason=f"no node {node!r} was ever admitted"))]
+    def revoke(self, known: Known) -> Outcome:
+        """Admit this node no longer; if it takes part, it does so until it is put out."""
         self._admission.revoke(known.public_key)
+        return [StoreRevocation(node_id=known.node_id, public_key=known.public_key)]
+
+    def put_out(self, member: Member) -> Outcome:
+        """Send a revoked node away."""
         reason = "the owner of the run has revoked this node"
-        outcome: Outcome = [StoreRevocation(node_id=known.node_id, public_key=known.public_key)]
-        if (member := self.members.get(known.node_id)) is not None:
-            outcome.append(Tell(connection=member.control, message=Refused(code="revoked", reason=reason)))
-            outcome += self._drop(member, reason)
-        answer = Done(ok=True, reason=f"{known.name} ({known.node_id}) is no longer admitted")
-        return [*outcome, Tell(connection=connection, message=answer)]
+        refusal = Tell(connection=member.control, message=Refused(code="revoked", reason=reason))
+        return [refusal, *self._drop(member, reason, polite=True)]
 
     def close_door(self, reason: str) -> None:
         """Refuse every newcomer from now on: the run is over."""
@@ -184,11 +186,6 @@ class Membership:
         return outcome
 
     # --- inside -------------------------------------------------------------------------------------------------
-
-    def _find(self, node: str) -> Known | None:
-        """Return the node with this id or name; of two with one name, the one that takes part."""
-        named = [known for known in self._known.values() if node in (known.node_id, known.name)]
-        return max(named, key=lambda known: known.node_id in self.members, default=None)
 
     def _refusal(self, opened: ConnectionOpened, hello: Hello) -> Refused | None:
         if hello.run_id != self._door.run_id:

@@ -31,7 +31,8 @@ class Trigger(Enum):
 
     RUN_BEGUN = "the coordinator listens"
     NODE_JOINED = "a node was welcomed"
-    NODE_GONE = "a node is lost, has left or was revoked"
+    NODE_GONE = "a node is lost, has left or was put out"
+    NODE_REVOKED = "the owner wants a node to take part no longer"
     NODE_LEAVING = "a node wants to go in good order"
     NODE_FAILED = "a node cannot do what it was told"
     PROFILED = "a node has timed its blocks"
@@ -65,6 +66,7 @@ class Reaction(Enum):
     REGROUP = "regroup"  # back to gathering: nothing is lost before training
     LOSE = "lose_node"
     SEE_OFF = "see_off"  # let it go, with whatever follows from that
+    PUT_OUT = "put_out"  # a revoked node: at once, or after the current step if it holds a stage
     CLOSE_LINE = "close_line"  # end after the current step, with a checkpoint
     FAIL = "fail_of_node"
     TAKE_PROFILE = "take_profile"
@@ -105,6 +107,7 @@ _ALWAYS = {
     "abort_asked": _R.ABORT,
     "time_passed": _R.LOOK_AT_CLOCK,
     "node_joined": _R.KEEP_SPARE,
+    "node_revoked": _R.PUT_OUT,
 }
 _BEFORE_TRAINING = _ALWAYS | {
     "node_gone": _R.REGROUP,

@@ -30,7 +30,9 @@ def test_every_event_and_message_of_a_node_has_a_trigger():
     assert set(EVENT_TRIGGERS) | by_membership == set(RunEvent.__args__)
     assert set(MESSAGE_TRIGGERS) <= set(m.MESSAGES.values())
     triggers = {*EVENT_TRIGGERS.values(), *MESSAGE_TRIGGERS.values()}
-    by_core = {Trigger.NODE_JOINED, Trigger.NODE_GONE, Trigger.TIME_PASSED, Trigger.STOP_ASKED}
+    by_core = {
+        Trigger.NODE_JOINED, Trigger.NODE_GONE, Trigger.NODE_REVOKED, Trigger.TIME_PASSED, Trigger.STOP_ASKED,
+    }  # fmt: skip
     assert triggers | by_core == set(Trigger)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.unit.coordinator.scripted_fleet import World, check_ledger
-from tests.unit.coordinator.scripted_node import OWNER_KEY, key_of, make_spec
+from tests.unit.coordinator.scripted_node import OWNER_KEY, ScriptedNode, key_of, make_spec
 
 from brigade.coordinator.run_events import (
     MessageArrived,
@@ -147,13 +147,42 @@ def test_the_owner_may_stop_and_revoke_and_nobody_else_may():
     assert world.end.exit_code in (1, 3)
 
 
-def test_a_revoked_node_is_out_and_stays_out():
-    world = World()
+def test_a_revoked_node_that_holds_a_stage_sees_the_step_through_and_the_run_is_saved():
+    world = World(make_spec(save_steps=0, max_steps=100))
     _, bob = world.join("ada", "bob")
     world.run(until=lambda w: w.core.run.tally.steps_done == 2)
     (answer,) = ask(world, m.RevokeWanted(node="bob"))
     assert answer.ok
-    assert bob.refused.code == "revoked"
+    assert answer.reason.endswith(
+        "no longer admitted; it holds stage 1, so the run saves after the step under way before it ends"
+    )
     assert not world.membership._admission.may_knock(key_of("bob"))
     assert world.run().exit_code == 1
-    assert "has revoked this node" in world.end.reason
+    done = world.core.run.tally.steps_done
+    assert done in world.disk.checkpoints
+    assert f"(stage 1, blocks 2-3) was revoked by the owner of the run; all {done} steps" in world.end.reason
+    assert bob.ended.reason == world.end.reason
+
+
+def test_a_revoked_node_without_a_stage_is_out_at_once_and_the_run_goes_on():
+    world = World(make_spec(max_steps=20))
+    world.join("ada", "bob")
+    world.run(until=lambda w: w.core.run.tally.steps_done == 2)
+    (spare,) = world.join("cleo")
+    world.run(until=lambda w: w.membership.find("cleo"))
+    (answer,) = ask(world, m.RevokeWanted(node="cleo"))
+    assert answer.reason.endswith("is no longer admitted")
+    assert spare.refused.code == "revoked"
+    again = ScriptedNode(world, "cleo", incarnation="2")
+    again.join()
+    assert world.run().exit_code == 0
+    assert again.refused.code == "revoked"
+
+
+def test_a_node_revoked_before_training_makes_the_run_gather_again():
+    world = World()
+    world.join("ada")
+    world.settle()
+    ask(world, m.RevokeWanted(node="ada"))
+    assert world.nodes["ada"].refused.code == "revoked"
+    assert any(note.startswith("waiting for nodes (0 of 2") for note in world.notes[-1:])
