@@ -1,6 +1,8 @@
 """The exported file loads into the plain torch model, every dtype bit for bit, tied copies included; it says what it is."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -122,6 +124,21 @@ def test_the_file_beside_it_says_which_model_it_is(tmp_path):
     assert model == {"kind": "mlp"} | {name: getattr(MODEL, name) for name in MODEL.__struct_fields__} | {
         "hidden_sizes": [128, 128]
     }
+
+
+def test_the_code_that_the_readme_shows_uses_the_model(tmp_path, monkeypatch):
+    readme = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    spec = GptSpec(hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    run_dir = tmp_path / "runs" / "quickstart"
+    run_dir.mkdir(parents=True)
+    save(run_dir, split(plain_model(spec, 1).state_dict()), model=spec)
+    export_model(run_dir)
+    monkeypatch.chdir(tmp_path)
+    shown = {"tokens": torch.arange(10).reshape(2, 5)}
+    exec(code, shown)
+    assert shown["logits"].shape == (2, 5, 256)
+    assert torch.equal(shown["logits"], plain_model(spec, 1).eval()(shown["tokens"]))
 
 
 def test_a_step_and_a_place_can_be_chosen(tmp_path):
