@@ -93,6 +93,7 @@ EXAMPLES = (
     m.LinkProbe(number=1),
     m.LinkProbeEcho(number=1),
     m.LoadStage(plan=PLAN, stage=1, first_step=40, checkpoint=(FILE,), data=None),
+    m.StandBy(generation=3, reason="two of three nodes suffice"),
     m.StageLoaded(generation=3, stage=1, parameter_count=1_000_000),
     m.BeginTraining(generation=3, step=40),
     m.GradientsReady(

@@ -17,9 +17,7 @@ MOST_QUEUED_BYTES = 8 * PART_BYTES
 BULK_PRIORITY = 3
 
 
-def data_name(path: Path) -> str:
-    """Return the name of the data file on the wire."""
-    return f"data/{path.name}"
+DATA_NAME = "data/corpus"  # on the wire; what a file is called on this machine is nobody's business
 
 
 class FileServer:
@@ -51,7 +49,7 @@ class FileServer:
             task.cancel()
 
     def _path_of(self, name: str) -> Path | None:
-        if self._data_path is not None and name == data_name(self._data_path):
+        if self._data_path is not None and name == DATA_NAME:
             return self._data_path
         if (place := parse_wire_name(name)) is not None:
             return self._checkpoints_dir / folder_name(place[0]) / place[1]

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
+from brigade.coordinator.forgiving_stream import forgiving
 from brigade.coordinator.run_events import Note
 from brigade.coordinator.run_state import RunState, Tally
 from brigade.coordinator.run_table import State
@@ -28,7 +29,7 @@ def choose_mode(*, quiet: bool, json_lines: bool) -> Mode:
         return "json"
     if quiet:
         return "quiet"
-    return "bar" if sys.stdout.isatty() else "lines"
+    return "bar" if forgiving(sys.stdout).isatty() else "lines"
 
 
 class Display:
@@ -46,8 +47,8 @@ class Display:
         self._mode = mode
         self._clock = clock
         self._show_info = show_info  # False: the log shows them already
-        self._output = Console(file=output, highlight=False, soft_wrap=True)
-        self._errors = Console(file=errors, stderr=errors is None, highlight=False, soft_wrap=True)
+        self._output = Console(file=output or forgiving(sys.stdout), highlight=False, soft_wrap=True)
+        self._errors = Console(file=errors or forgiving(sys.stderr), highlight=False, soft_wrap=True)
         self._bar: Progress | None = None
         self._countdown: Live | None = None
         self._awaited: tuple[str, float] = ("", 0.0)  # whom the run waits for, and until when

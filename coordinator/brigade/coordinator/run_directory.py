@@ -11,7 +11,7 @@ from pathlib import Path
 
 from brigade.coordinator.checkpoints import clean_leftovers, find_newest
 from brigade.coordinator.export import CHECKPOINTS_NAME
-from brigade.coordinator.file_server import data_name
+from brigade.coordinator.file_server import DATA_NAME
 from brigade.coordinator.run_file import RunFile, changes, run_identity
 from brigade.coordinator.run_state import Beginning
 from brigade.coordinator.store import STORE_NAME, RunRow, Store
@@ -167,7 +167,7 @@ def _describe(path: Path) -> FileSpec:
         size = path.stat().st_size
     except OSError as error:
         raise ConfigError(f"data.path: {path} cannot be read: {error.strerror}") from error
-    return FileSpec(name=data_name(path), size=size, sha256=digest)
+    return FileSpec(name=DATA_NAME, size=size, sha256=digest)
 
 
 # --- small files ----------------------------------------------------------------------------------------------------

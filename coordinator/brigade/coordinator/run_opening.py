@@ -15,7 +15,7 @@ from brigade.coordinator.run_training import begin_training, look_at_clock
 from brigade.coordinator.wording import counted, show_duration
 from brigade.wire.errors import PlanError
 from brigade.wire.message_parts import FileSpec
-from brigade.wire.messages import Leaving, LinksMeasured, LoadStage, Profiled, StageLoaded
+from brigade.wire.messages import Leaving, LinksMeasured, LoadStage, Profiled, StageLoaded, StandBy
 
 FIRST_REMINDER_S = 60.0
 
@@ -83,7 +83,9 @@ def keep_spare(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG00
     """React to a node that came when the others had begun."""
     assert news.member is not None
     text = f"node {news.member.name} joined as a spare: the run had begun"
-    return [Note(kind="joined", text=text, node=news.member.name)]
+    told = StandBy(generation=run.generation, reason="the run had begun when it joined")
+    note = Note(kind="joined", text=text, node=news.member.name)
+    return [note, Tell(connection=news.member.control, message=told)]
 
 
 def regroup(run: RunState, news: News, now: float) -> Outcome:
@@ -215,7 +217,18 @@ def load_stages(run: RunState, news: News, now: float) -> Outcome:
         )
         member = run.membership.members[stage.contact.node_id]
         orders.append(Tell(connection=member.control, message=order))
-    return [*outcome, OfferFiles(files=tuple({file.name: file for file in offered}.values())), *orders]
+    offer = OfferFiles(files=tuple({file.name: file for file in offered}.values()))
+    return [*outcome, offer, *orders, *_stand_by(run)]
+
+
+def _stand_by(run: RunState) -> Outcome:
+    """Tell those whom the plan leaves out."""
+    assert run.line is not None
+    plan, members = run.line.plan, run.membership.members
+    reason = f"the plan uses {len(plan.stages)} of {counted(len(plan.stages) + len(plan.spares), 'node')}"
+    told = StandBy(generation=plan.generation, reason=reason + (f" ({plan.reason})" if plan.reason else ""))
+    spares = [members[contact.node_id] for contact in plan.spares if contact.node_id in members]
+    return [Tell(connection=member.control, message=told) for member in spares]
 
 
 def take_stage(run: RunState, news: News, now: float) -> Outcome:

@@ -236,6 +236,8 @@ class NodeDaemon:
                 self._spawn(self._time_links(order))
             case nc.BuildStage(order):
                 self._building = self._spawn(self._build(order))
+            case nc.ShowSpare(reason):
+                log.info("this node is a spare: %s", reason)
             case nc.BeginStage(step):
                 assert self._stage is not None
                 self._stage.handle(TrainingBegun(step))

@@ -24,6 +24,7 @@ from brigade.wire.messages import (
     Refused,
     RunEnded,
     StageLoaded,
+    StandBy,
     Welcome,
 )
 
@@ -134,6 +135,13 @@ class BuildStage:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowSpare:
+    """Tell the owner of this machine that the node is a spare, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class BeginStage:
     """Let the stage start with this step."""
 
@@ -175,7 +183,17 @@ class EndDaemon:
 
 
 NodeCommand = (
-    EnterRun | MeasureChain | TimeLinks | BuildStage | BeginStage | DecideStep | Tell | DropStage | Rejoin | EndDaemon
+    EnterRun
+    | MeasureChain
+    | TimeLinks
+    | BuildStage
+    | ShowSpare
+    | BeginStage
+    | DecideStep
+    | Tell
+    | DropStage
+    | Rejoin
+    | EndDaemon
 )
 
 
@@ -188,6 +206,7 @@ class NodeCore:
         self.stage = -1
         self.leaving = False
         self._leave_code = 0
+        self._failure = ""  # what has failed here, as the coordinator words it
 
     def handle(self, event: NodeEvent, now: float) -> list[NodeCommand]:  # noqa: ARG002 - one signature for all cores
         """Take one event and return what to do next, in order.
@@ -217,6 +236,7 @@ class NodeCore:
                 ]
             case WorkFailed(stage, step, what, error):
                 self.state = State.IDLE
+                self._failure = f"{what}: {error}"
                 return [Tell(NodeFailed(stage=stage, step=step, what=what, error=error)), DropStage()]
             case CoordinatorLost(reason):
                 if self.leaving:
@@ -283,6 +303,10 @@ class NodeCore:
         self.state = State.LOADING
         return [DropStage(), BuildStage(message)]
 
+    def _stand_by(self, message: Message) -> list[NodeCommand]:
+        assert isinstance(message, StandBy)
+        return [ShowSpare(message.reason)]
+
     def _begin(self, message: Message) -> list[NodeCommand]:
         assert isinstance(message, BeginTraining)
         if message.generation != self.generation:
@@ -308,7 +332,14 @@ class NodeCore:
     def _ended(self, message: Message) -> list[NodeCommand]:
         assert isinstance(message, RunEnded)
         exit_code = self._leave_code if self.leaving else 0 if message.success else STOPPED if message.stopped else 1
-        return self._end(exit_code, message.reason)
+        return self._end(exit_code, self._without_own_failure(message.reason))
+
+    def _without_own_failure(self, reason: str) -> str:
+        """Return why the run has ended; what this node has shown itself is not said again."""
+        if not self._failure or self._failure not in reason:
+            return reason
+        rest = reason.partition(self._failure)[2]
+        return f"the run has ended because of that{rest}"
 
     def _ignored(self, message: Message) -> list[NodeCommand]:  # noqa: ARG002 - a handler of the table
         return []
@@ -328,6 +359,8 @@ def _message_table() -> dict[tuple[State, type], MessageHandler]:
         (State.LOADED, BeginTraining): core._begin,  # noqa: SLF001
         (State.TRAINING, ApplyStep): core._apply,  # noqa: SLF001
     }
+    for state in (State.IDLE, State.MEASURING):
+        table[state, StandBy] = core._stand_by  # noqa: SLF001
     for state in joined:
         table[state, ProfileBlocks] = core._profile  # noqa: SLF001
         table[state, MeasureLinks] = core._time_links  # noqa: SLF001

@@ -13,8 +13,8 @@ class StageError(BrigadeError):
         self.what = what  # "forward of microbatch 3, block 4 (TransformerBlock)"
         self.error = harmless(error)  # it travels: a message has its limits, and screens are not for code to write on
         when = "" if step < 0 else f" in step {step}"
-        who = "this node" if stage < 0 else f"stage {stage}"
-        super().__init__(f"{who} failed{when}, {what}: {self.error}")
+        where = f"{what} failed" if stage < 0 else f"stage {stage} failed{when}, {what}"
+        super().__init__(f"{where}: {self.error}")
 
     @classmethod
     def of(cls, cause: BaseException, *, stage: int, step: int, what: str) -> "StageError":

@@ -148,12 +148,16 @@ def test_a_node_lost_before_training_is_replaced_and_nothing_is_lost():
     check_ledger(world.disk, world.spec)
 
 
-def test_a_spare_is_told_nothing_but_the_end_and_may_go():
+def test_a_spare_is_told_that_it_is_one_and_may_go():
     world = World()
     world.join("ada", "bob")
     world.run(until=lambda w: w.core.state is State.TRAINING)
     spare, gone = world.join("cleo", "dan")
     gone.say(m.Leaving(reason="bored"))
     assert world.run().exit_code == 0
-    assert [type(o).__name__ for o in spare.orders if not isinstance(o, m.PulseEcho)] == ["Welcome", "RunEnded"]
+    assert [type(o).__name__ for o in spare.orders if not isinstance(o, m.PulseEcho)] == [
+        "Welcome",
+        "StandBy",
+        "RunEnded",
+    ]
     assert "spare node dan has left: bored" in world.notes

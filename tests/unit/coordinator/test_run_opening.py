@@ -1,7 +1,11 @@
 """Before training nothing is lost when a node goes: the run gathers again."""
 
-from tests.unit.coordinator.scripted_fleet import World, check_ledger
+from dataclasses import replace
 
+from tests.unit.coordinator.scripted_fleet import World, check_ledger
+from tests.unit.coordinator.scripted_node import even_plan, make_spec
+
+from brigade.coordinator.run_events import MakePlan, PlanMade
 from brigade.coordinator.run_table import State
 from brigade.wire import messages as m
 
@@ -45,3 +49,23 @@ def test_a_spare_that_is_lost_while_stages_are_built_is_not_missed():
         world.tick()
     assert world.core.state is State.LOADING
     assert any("carl" in note and "lost" in note for note in world.notes)
+
+
+def test_a_node_that_the_plan_leaves_out_is_told_so_and_why():
+    world = World(make_spec(nodes=3))
+
+    def leave_cleo_out(order):
+        used = tuple(contact for contact in order.contacts if contact.name != "cleo")
+        spares = tuple(contact for contact in order.contacts if contact.name == "cleo")
+        plan = even_plan(replace(order, contacts=used))
+        return PlanMade(plan=replace(plan, reason="two are as fast", spares=spares))
+
+    world.refuse[MakePlan] = leave_cleo_out
+    world.join("ada", "bob", "cleo")
+    assert world.run().exit_code == 0
+    told = {name: [o for o in node.orders if isinstance(o, m.StandBy)] for name, node in world.nodes.items()}
+    assert told == {
+        "ada": [],
+        "bob": [],
+        "cleo": [m.StandBy(generation=0, reason="the plan uses 2 of 3 nodes (two are as fast)")],
+    }

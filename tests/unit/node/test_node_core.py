@@ -6,6 +6,7 @@ import pytest
 
 from brigade.node import node_core as nc
 from brigade.node.node_core import MESSAGE_TABLE, NodeCore, State
+from brigade.node.stage_error import StageError
 from brigade.node.stage_events import StepDecided
 from brigade.wire import messages as m
 from brigade.wire.costs import ChainReport
@@ -84,6 +85,13 @@ def test_from_hello_to_the_end() -> None:
     assert told(core, ENDED) == []
 
 
+def test_a_spare_is_shown_to_the_owner_of_the_machine_with_the_reason() -> None:
+    core = NodeCore()
+    told(core, WELCOME)
+    assert told(core, m.StandBy(generation=1, reason="two nodes suffice")) == [nc.ShowSpare("two nodes suffice")]
+    assert told(core, PROFILE, load(2))[-1] == nc.BuildStage(load(2)), "it can be used later"
+
+
 def test_a_stage_that_was_built_for_an_older_plan_is_not_reported() -> None:
     core = NodeCore()
     told(core, WELCOME, load(1), load(2))
@@ -139,6 +147,26 @@ def test_a_failure_is_reported_once_and_later_decisions_are_ignored() -> None:
     assert commands == [nc.Tell(m.NodeFailed(stage=0, step=3, what="forward", error="boom")), nc.DropStage()]
     assert told(core, apply(1, 3)) == []
     assert told(core, m.RunEnded(success=False, reason="ada failed"))[-1] == nc.EndDaemon(1, "ada failed")
+
+
+def test_a_failure_that_this_node_has_shown_is_not_told_again_at_the_end() -> None:
+    core = training()
+    core.handle(nc.WorkFailed(0, 3, "forward", "boom"), 0.0)
+    reason = "node ada (stage 0, block 0) failed in step 3, forward: boom; 3 steps are done, none is in a checkpoint"
+    (*_, end) = told(core, m.RunEnded(success=False, reason=reason))
+    assert end == nc.EndDaemon(1, "the run has ended because of that; 3 steps are done, none is in a checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("stage", "step", "text"),
+    [
+        (-1, -1, "measuring failed: boom"),
+        (2, -1, "stage 2 failed, measuring: boom"),
+        (2, 7, "stage 2 failed in step 7, measuring: boom"),
+    ],
+)
+def test_a_failure_outside_a_stage_names_none(stage: int, step: int, text: str) -> None:
+    assert str(StageError(stage=stage, step=step, what="measuring", error="boom")) == text
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ Message = (
     | m.LinkProbe
     | m.LinkProbeEcho
     | m.LoadStage
+    | m.StandBy
     | m.StageLoaded
     | m.BeginTraining
     | m.GradientsReady

@@ -134,6 +134,14 @@ class LoadStage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StandBy:
+    """Coordinator to node: you hold no stage of this plan; stay, you may be needed when the run is planned anew."""
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageLoaded:
     """Node to coordinator: my stage stands, connected to its neighbours."""
 
@@ -354,7 +362,8 @@ MESSAGES: dict[str, type] = {
     for cls in (
         Hello, Welcome, Refused, Leaving, NodeFailed,
         ProfileBlocks, Profiled, MeasureLinks, LinksMeasured, LinkProbe, LinkProbeEcho,
-        LoadStage, StageLoaded, BeginTraining, GradientsReady, ApplyStep, StepApplied, Evaluated, StateSaved, RunEnded,
+        LoadStage, StandBy, StageLoaded, BeginTraining, GradientsReady, ApplyStep, StepApplied, Evaluated, StateSaved,
+        RunEnded,
         FileWanted, FilePart,
         Activation, Gradient, TiedGradient, TiedWeight,
         Pulse, PulseEcho,
