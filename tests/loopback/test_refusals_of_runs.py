@@ -19,14 +19,13 @@ def programs(tmp_path):
 
 
 def ended(program: Program, *patterns: str, code: int = 1) -> None:
-    """The program ends with this exit code; its last error matches all patterns.
+    """The program ends with this exit code, and one line, no more, matches all patterns.
 
     A node says what has happened to itself, and then how the run ends.
     """
     assert program.expect_end() == code, program.screen
-    assert program.errors, program.screen
-    for pattern in patterns:
-        assert re.search(pattern, program.errors[-1]), program.screen
+    told = [line for line in program.errors if all(re.search(pattern, line) for pattern in patterns)]
+    assert len(told) == 1, program.screen
     graver = [line for line in program.errors if not line.startswith("warning: ")]
     assert len(graver) <= 1 + (program.name != "coordinator"), program.screen
 
@@ -50,7 +49,7 @@ def test_code_that_fails_in_a_step(programs, gate, where, error):
     coordinator.expect(r"^step 2/")
     (programs.gate / gate).touch()
     for program in (coordinator, *nodes):
-        ended(program, r"(ada|grace) \(stage \d.*\) failed in step \d+", where, error)
+        ended(program, r"stage \d.* failed in step \d+", where, error)
     assert any("Traceback" in path.read_text() for path in programs.home.rglob("nodes/*/log.jsonl"))
 
 
@@ -73,7 +72,7 @@ def test_code_that_cannot_be_built(programs, changes, patterns):
     coordinator = programs.ready(programs.write_run(**changes))
     node = programs.join("ada")
     ended(coordinator, "node ada failed", *patterns)
-    ended(node, "ada", *patterns)
+    ended(node, " failed: ", *patterns)
 
 
 def test_code_that_the_owner_of_a_machine_does_not_trust(programs):
