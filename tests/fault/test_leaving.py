@@ -123,7 +123,8 @@ def check_that_nothing_is_left(trial, halted=None):
         halted.send(signal.SIGCONT)
     for process in living:
         assert process.wait(max(0.0, end - time.monotonic())) is not None, f"{process.name} goes on\n{trial.said()}"
-    assert {trial.nodes[name].exit_code for name in trial.nodes} == {130}, trial.said()
+    # a node may hear of the coordinator's end before it takes its own signal
+    assert {trial.nodes[name].exit_code for name in trial.nodes} <= {3, 130}, trial.said()
     assert not [child for child in children if child.is_running()]
     for address in listening:
         with pytest.raises(ConnectionRefusedError):

@@ -99,7 +99,8 @@ def test_a_wrong_coordinator_key(run):
     refused(run.join("k", invite=invite), address, "another key", "new invite")
     run.coordinator.expect("warning: .*for another key than ours.*invite", after=now)
     run.assert_goes_on()
-    assert len(re.findall("^warning: ", run.coordinator.screen[now:], re.MULTILINE)) == 1
+    # one line, and on a busy machine one more of an address that was gone before it could be read
+    assert len(re.findall("^warning: ", run.coordinator.screen[now:], re.MULTILINE)) <= 2
 
 
 def test_a_revoked_node(run):

@@ -208,7 +208,8 @@ def test_what_a_resume_may_change_and_what_not(programs):
 @pytest.mark.parametrize(
     ("spoil", "pattern"),
     [
-        (lambda text: text[: len(text) // 2], "invite is incomplete"),
+        # a key may hold a brace, and an invite that is cut off behind one looks mistyped
+        (lambda text: text[: len(text) // 2], "invite is (incomplete|mistyped)"),
         (lambda text: text[:-2], "invite is incomplete"),
         (lambda text: text[:40] + ("A" if text[40] != "A" else "B") + text[41:], "invite is mistyped"),
         (lambda text: text.replace("brigade1-", "brigade2-"), "version 2.*version 1"),

@@ -44,7 +44,8 @@ EDGES = {
     "partition": "exported measure",
     "node": "building coordinator_links daemon data_links device directory emulation files stage_compute stage_shell stage_state "
     "state_files",
-    "coordinator": "ask checkpoints collector daemon export file_server intake ledger_thread listeners planner record run_directory store",
+    "coordinator": "ask checkpoints collector daemon export file_server forgiving_stream intake ledger_thread listeners planner "
+    "progress record run_directory store",
     "lab": "fleet nursery nursery_handle precise_loop relay relay_flow relay_handle relay_process result runner",
     "cli": "*",  # a command line is nothing but an edge
 }

@@ -17,7 +17,7 @@ def remember(run_dir: Path) -> None:
     try:
         pointer_file().parent.mkdir(parents=True, exist_ok=True)
         pointer_file().write_text(f"{run_dir.resolve()}\n", encoding="utf-8")
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: this user has no home
         return
 
 
@@ -29,7 +29,7 @@ def find_run(run_dir: Path | None) -> Path:
     if run_dir is None:
         try:
             run_dir = Path(pointer_file().read_text(encoding="utf-8").strip())
-        except OSError:
+        except (OSError, RuntimeError):
             raise ConfigError(
                 "no run was started on this machine yet; name its directory, for example runs/NAME"
             ) from None
