@@ -44,7 +44,10 @@ def load_function(name: str, key: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name + ".").startswith(error.name + "."):
-            raise ConfigError(f"{key}: no module {error.name!r} on this machine; install it on every node") from error
+            raise ConfigError(
+                f"{key}: no module {error.name!r} on this machine; install it on every node (`pip install`, or a"
+                " PYTHONPATH that leads to it: the working directory is not searched)"
+            ) from error
         raise ConfigError(f"{key}: module {module_name!r} needs {error.name!r}, which is not installed") from error
     except Exception as error:
         raise ConfigError(f"{key}: importing {module_name!r} failed: {type(error).__name__}: {error}") from error
