@@ -75,6 +75,13 @@ def test_code_that_cannot_be_built(programs, changes, patterns):
     ended(node, " failed: ", *patterns)
 
 
+def test_an_optimizer_that_torch_does_not_have_is_refused_before_all_nodes_are_there(programs):
+    coordinator = programs.ready(programs.write_run(training={"optim": "Adamm"}))
+    node = programs.join("ada")
+    for program in (coordinator, node):
+        ended(program, r"training\.optim", "'Adamm'", "did you mean Adam")
+
+
 def test_code_that_the_owner_of_a_machine_does_not_trust(programs):
     coordinator = programs.ready(programs.write_run())
     node = programs.join("ada", "--no-trust")

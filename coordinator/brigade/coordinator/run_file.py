@@ -1,6 +1,7 @@
 """Reads a run file (TOML) into a `RunSpec`: a mistake names file, key, what was found and what was expected."""
 
 import math
+import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ def read_run_file(path: Path) -> RunFile:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
+        raise ConfigError(f"{path} is not TOML: {error}{_quotes_hint(text, str(error))}") from error
     try:
         spec = msgspec.convert(table, RunSpec)
     except msgspec.ValidationError as error:
@@ -77,6 +78,19 @@ def read_run_file(path: Path) -> RunFile:
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     return RunFile(path=path, text=text, spec=spec, data_path=data_path, data=data)
+
+
+def _quotes_hint(text: str, complaint: str) -> str:
+    """Return a hint when the line that tomllib complains of has a bare word after its equals sign."""
+    place = re.search(r"at line (\d+)", complaint)
+    line = text.splitlines()[int(place[1]) - 1] if place else ""
+    found = re.fullmatch(r"\s*([\w.-]+)\s*=\s*([^\W\d][^\s\"'#,\[\]{}=]*)\s*(#.*)?", line)
+    if found is None:
+        return ""
+    key, word = found[1], found[2]
+    if word.lower() in ("true", "false"):
+        return f"; write {key} = {word.lower()}"
+    return f'; text needs quotes: {key} = "{word}"'
 
 
 # --- what fits together ---------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from brigade.node.data_links import DataLinks
 from brigade.node.device import choose_device, report, set_threads, warm_up
 from brigade.node.directory import NodeDirectory, open_directory
 from brigade.node.emulated_speed import SpeedSource
+from brigade.node.optimizer import check_optimizer
 from brigade.node.options import NodeOptions
 from brigade.node.parcels import Outgoing
 from brigade.node.stage_error import StageError
@@ -31,7 +32,7 @@ from brigade.node.stage_shell import StageShell
 from brigade.node.state_files import StateFile, write
 from brigade.wire.encoding import Message
 from brigade.wire.endpoint import parse_endpoint
-from brigade.wire.errors import BrigadeError, RemoteProtocolError
+from brigade.wire.errors import BrigadeError, ConfigError, RemoteProtocolError
 from brigade.wire.invite import Invite, prove
 from brigade.wire.journal import open_journal
 from brigade.wire.message_parts import FileSpec
@@ -261,6 +262,10 @@ class NodeDaemon:
         self._name = welcome.name
         log.info("joined run %s as %s", welcome.spec.name, welcome.name)
         self._links.enter(welcome)
+        try:
+            check_optimizer(welcome.spec.training)  # the coordinator, without torch, cannot
+        except ConfigError as error:
+            self.fail(StageError(stage=-1, step=-1, what="reading the run file", error=str(error)))
 
     async def _measure_chain(self, order: ProfileBlocks) -> None:
         assert self._welcome is not None

@@ -62,12 +62,23 @@ def _cross_entropy(output: Any, targets: Any) -> Tensor:
             f"training.loss: cross_entropy of an output of shape {tuple(logits.shape)} needs targets of shape "
             f"{tuple(logits.shape[:-1])}, found {tuple(labels.shape)}"
         )
+    _check_labels(labels, logits.shape[-1])
     return F.cross_entropy(
         _full_precision(logits).flatten(0, -2),
         labels.flatten().long(),
         ignore_index=IGNORED_TARGET,
         reduction="sum",
     )
+
+
+def _check_labels(labels: Tensor, classes: int) -> None:
+    """Raise ConfigError for a label that no output stands for; a GPU would only report a lost device."""
+    wrong = labels[((labels < 0) | (labels >= classes)) & (labels != IGNORED_TARGET)]
+    if wrong.numel():
+        raise ConfigError(
+            f"training.loss: found the label {int(wrong.flatten()[0])}, but labels must be below the number of classes,"
+            f" and the model's output has {classes} (0 to {classes - 1})"
+        )
 
 
 def _squared_error(output: Any, targets: Any) -> Tensor:

@@ -83,6 +83,11 @@ def build_optimizer(groups: list[dict[str, Any]], training: TrainingSpec) -> tor
         ) from error
 
 
+def check_optimizer(training: TrainingSpec) -> None:
+    """Raise ConfigError when torch has no such optimizer, or it does not take these arguments; needs no model."""
+    optimizer_arguments(optimizer_class(training.optim), training)
+
+
 def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     """Return the class of `torch.optim` with this name; ConfigError with the nearest name when there is none."""
     known = {

@@ -35,6 +35,26 @@ def write(tmp_path):
     return write
 
 
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("optim = AdamW", '; text needs quotes: optim = "AdamW"'),
+        ("  loss = mse  # of values", '; text needs quotes: loss = "mse"'),
+        ("factory = spirals.model:build", '; text needs quotes: factory = "spirals.model:build"'),
+        ("shuffle = True", "; write shuffle = true"),
+        ("max_steps = 1 2", ""),
+        ("max_steps = ", ""),
+    ],
+)
+def test_a_bare_word_is_answered_with_quotes(tmp_path, line, hint):
+    path = tmp_path / "run.toml"
+    path.write_text(f'name = "toy"\n[training]\n{line}\n')
+    with pytest.raises(ConfigError) as caught:
+        read_run_file(path)
+    assert "(at line 3, column " in str(caught.value)
+    assert str(caught.value).partition(")")[2] == hint
+
+
 def test_a_good_file_is_read_and_its_paths_are_relative_to_it(write, monkeypatch, tmp_path_factory):
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     run = read_run_file(write(GOOD))

@@ -29,6 +29,13 @@ def test_only_padding_has_a_loss_of_zero():
     assert (loss.count(targets), float(loss.total(torch.randn(2, 3), targets))) == (0, 0.0)
 
 
+@pytest.mark.parametrize("label", [3, -1])
+def test_a_label_without_a_class_is_named(label):
+    targets = torch.tensor([0, label, -100])
+    with pytest.raises(ConfigError, match=rf"found the label {label}, but labels must be below the number of classes"):
+        build_loss("cross_entropy").total(torch.zeros(3, 3), targets)
+
+
 def test_squared_error_sums_over_elements():
     loss = build_loss("mse")
     targets = torch.tensor([[1.0, 2.0], [3.0, 4.0]])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from brigade.node.optimizer import StageOptimizer, optimizer_class
+from brigade.node.optimizer import StageOptimizer, check_optimizer, optimizer_class
 from brigade.wire.errors import CheckpointError, ConfigError
 from brigade.wire.run_spec import TrainingSpec
 
@@ -21,6 +21,14 @@ def training(**values):
 def set_gradients(named, value=1.0):
     for each in named.values():
         each.grad = torch.full_like(each, value)
+
+
+def test_an_optimizer_is_checked_without_a_model():
+    check_optimizer(training(optim="AdamW", weight_decay=0.1, optim_args={"amsgrad": True}))
+    with pytest.raises(ConfigError, match=r"training\.optim: found 'Adamm'.*did you mean Adam"):
+        check_optimizer(training(optim="Adamm"))
+    with pytest.raises(ConfigError, match=r"training\.optim_args\.momentun: SGD takes .*did you mean momentum"):
+        check_optimizer(training(optim="SGD", optim_args={"momentun": 0.9}))
 
 
 def test_only_parameters_with_two_dimensions_decay():
