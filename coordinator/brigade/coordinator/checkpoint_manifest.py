@@ -12,7 +12,7 @@ from brigade.wire.plan import TiedParameter
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 
-_BLOCK_FILE = re.compile(r"^block-(\d{3,})(\.optimizer)?\.safetensors$")
+_BLOCK_FILE = re.compile(r"^block-([0-9]{3,9})(\.optimizer)?\.safetensors$")
 _PLAIN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 
 
@@ -51,8 +51,10 @@ def parse_wire_name(name: str) -> tuple[int, str] | None:
 
 def block_of(file_name: str) -> int | None:
     """Return the block that this file belongs to; None for a file that every stage needs."""
-    match = _BLOCK_FILE.match(file_name)
-    return int(match[1]) if match else None
+    match = _BLOCK_FILE.fullmatch(file_name)
+    block = int(match[1]) if match else None
+    # Two names of one file would be two files: what is numbered in another way is no file of a block.
+    return block if match and match[1] == f"{block:03d}" else None
 
 
 def is_weights(file_name: str) -> bool:

@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from brigade.coordinator.checkpoint_manifest import (
     MANIFEST_NAME,
@@ -44,7 +43,7 @@ class PartialCheckpoint:
         self.steps_done = steps_done
         self._parent = checkpoints_dir
         self._folder = checkpoints_dir / (folder_name(steps_done) + PARTIAL)
-        self._open: dict[str, tuple[BinaryIO, hashlib._Hash]] = {}
+        self._begun: dict[str, tuple[int, hashlib._Hash]] = {}  # name -> bytes so far and their digest
         self._received: dict[str, tuple[int, str]] = {}  # name -> size, checksum of whole files
         with _explained(self._folder):
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -58,19 +57,20 @@ class PartialCheckpoint:
         if name in self._received:
             raise CheckpointError(f"{name} came twice")
         with _explained(self._folder / name):
-            if name not in self._open:
-                self._open[name] = ((self._folder / name).open("wb"), hashlib.sha256())
-            file, digest = self._open[name]
-            if offset != file.tell() or offset + len(data) > size:
-                raise CheckpointError(f"{name}: bytes {offset} to {offset + len(data)} of {size} after {file.tell()}")
-            file.write(data)
-            digest.update(data)
-            if file.tell() < size:
-                return
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-        del self._open[name]
+            there, digest = self._begun.get(name, (0, hashlib.sha256()))
+            end = offset + len(data)
+            if offset != there or end > size:
+                raise CheckpointError(f"{name}: bytes {offset} to {end} of {size} after {there}")
+            # Opened for each part: however many files are begun at once, one descriptor is in use.
+            with (self._folder / name).open("ab") as file:
+                file.write(data)
+                digest.update(data)
+                self._begun[name] = (end, digest)
+                if end < size:
+                    return
+                file.flush()
+                os.fsync(file.fileno())
+        del self._begun[name]
         self._received[name] = (size, digest.hexdigest())
 
     def holds(self, files: tuple[FileSpec, ...]) -> bool:
@@ -83,10 +83,12 @@ class PartialCheckpoint:
     @property
     def received_bytes(self) -> int:
         """Return how much has arrived."""
-        return sum(size for size, _ in self._received.values()) + sum(f.tell() for f, _ in self._open.values())
+        return sum(size for size, _ in self._received.values()) + sum(size for size, _ in self._begun.values())
 
     def seal(self, manifest: Manifest, keep: int) -> tuple[int, tuple[int, ...]]:
         """Write the manifest, give the folder its name and remove all but the `keep` newest checkpoints.
+
+        What came and is not in the manifest is removed.
 
         Returns the bytes of the checkpoint and which older ones were removed. Raises CheckpointError.
         """
@@ -94,6 +96,10 @@ class PartialCheckpoint:
             raise CheckpointError(f"{self._folder.name} is not complete")
         final = self._parent / folder_name(self.steps_done)
         with _explained(self._folder):
+            wanted = {file.name for file in manifest.files}
+            for path in self._folder.iterdir():
+                if path.name not in wanted:
+                    path.unlink()
             data = encode_manifest(manifest)
             _write_durably(self._folder / MANIFEST_NAME, data)
             _sync_folder(self._folder)
@@ -105,10 +111,6 @@ class PartialCheckpoint:
 
     def discard(self) -> None:
         """Remove everything."""
-        for file, _ in self._open.values():
-            with contextlib.suppress(OSError):
-                file.close()
-        self._open.clear()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from brigade.coordinator.checkpoint_manifest import Manifest, parse_wire_name
+from brigade.coordinator.checkpoint_manifest import Manifest, block_of, parse_wire_name
 from brigade.coordinator.checkpoints import PartialCheckpoint
 from brigade.coordinator.export import export_model
 from brigade.coordinator.run_events import (
@@ -32,7 +32,7 @@ PROGRESS_INTERVAL_S = 1.0
 @dataclass(slots=True)
 class _Collection:
     partial: PartialCheckpoint
-    nodes: Mapping[str, int]  # who may send files
+    nodes: Mapping[str, range]  # who may send files, and of which blocks
     announced: dict[int, tuple[FileSpec, ...]] = field(default_factory=dict)
     stored: set[int] = field(default_factory=set)
 
@@ -63,7 +63,7 @@ class Collector:
         self._pool.submit(self._drop_all)
         self._pool.shutdown(wait=True, cancel_futures=False)
 
-    def open(self, steps_done: int, nodes: Mapping[str, int]) -> None:
+    def open(self, steps_done: int, nodes: Mapping[str, range]) -> None:
         """Make room for a checkpoint."""
         try:
             self._collections[steps_done] = _Collection(PartialCheckpoint(self._checkpoints_dir, steps_done), nodes)
@@ -71,10 +71,14 @@ class Collector:
             self._answer(CheckpointFailed(steps_done=steps_done, reason=str(error)))
 
     def write(self, node_id: str, name: str, offset: int, size: int, data: memoryview | bytes) -> None:
-        """Take one part of a file; what belongs to no checkpoint that is being collected is dropped."""
+        """Take one part of a file.
+
+        Dropped is what belongs to no checkpoint that is being collected, or to no block that the node holds.
+        """
         place = parse_wire_name(name)
         collection = self._collections.get(place[0]) if place else None
-        if place is None or collection is None or node_id not in collection.nodes:
+        blocks = collection.nodes.get(node_id, ()) if collection else ()
+        if place is None or collection is None or block_of(place[1]) not in blocks:
             logger.debug("dropped a part of %r from %s", name[:80], node_id)
             return
         steps_done, file_name = place

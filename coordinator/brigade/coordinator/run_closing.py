@@ -111,30 +111,48 @@ def await_saving(run: RunState, now: float) -> Outcome:
 # --- checkpoints ----------------------------------------------------------------------------------------------------
 
 
-def take_files(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG001 - one signature for all reactions
+def take_files(run: RunState, news: News, now: float) -> Outcome:
     """React to StateSaved."""
     assert isinstance(news.content, StateSaved)
     assert run.line is not None
     if run.line.rounds.is_stale(news.content.generation):
         return []
-    return [*run.line.saves.take_files(news.content)]
+    run.check_sender(news, news.content.stage)
+    return [*run.line.saves.take_files(news.content, now)]
 
 
 def take_progress(run: RunState, news: News, now: float) -> Outcome:
     """React to PartsProgressed: the wait for a checkpoint starts anew."""
     assert isinstance(news.content, PartsProgressed)
     assert run.line is not None
-    run.line.saves.progressed(news.content.steps_done, news.content.received_bytes)
+    run.line.saves.progressed(news.content.steps_done, news.content.received_bytes, now)
     if run.state is State.SAVING and run.ending is not None and run.ending.state is not State.FAILED:
         run.limit = Limit(now + SAVING_LIMIT_S, "the files of the last checkpoint do not arrive")
     return []
 
 
-def take_parts(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG001 - one signature for all reactions
+def take_parts(run: RunState, news: News, now: float) -> Outcome:
     """React to PartsStored."""
     assert isinstance(news.content, PartsStored)
     assert run.line is not None
-    return [*run.line.saves.parts_stored(news.content.steps_done, news.content.stage)]
+    return [*run.line.saves.parts_stored(news.content.steps_done, news.content.stage, now)]
+
+
+def drop_stuck(run: RunState, now: float) -> Outcome:
+    """Drop, during training, a checkpoint of which nothing has come for long, so that later ones can be made."""
+    assert run.line is not None
+    saves = run.line.saves
+    outcome: Outcome = []
+    for steps_done in saves.stuck(now - SAVING_LIMIT_S):
+        owing = ", ".join(run.line.name_stage(stage) for stage in saves.owing(steps_done))
+        text = (
+            f"the checkpoint of {counted(steps_done, 'step')} is given up: for {SAVING_LIMIT_S:.0f} s nothing came of"
+            f" the files that are missing from {owing}; training goes on"
+        )
+        outcome += [Note(kind="unsaved", text=text, level="warning"), DropCheckpoint(steps_done=steps_done)]
+        saves.closed(steps_done)
+        run.line.rounds.save_allowed = not saves.pending
+    return outcome
 
 
 def take_checkpoint(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG001 - one signature for all reactions

@@ -36,7 +36,7 @@ from brigade.coordinator.run_events import (
 )
 from brigade.coordinator.run_members import NodeGone, NodeJoined
 from brigade.coordinator.run_membership import Membership, Outcome
-from brigade.coordinator.run_state import Beginning, News, RunState
+from brigade.coordinator.run_state import SAVING_LIMIT_S, Beginning, News, RunState
 from brigade.coordinator.run_table import TABLE, Reaction, State, Trigger
 from brigade.coordinator.status import describe_run
 from brigade.wire.encoding import Message
@@ -161,6 +161,8 @@ class RunCore:
         if run.state.over:
             return None
         times = [run.membership.next_deadline(), run.limit.at if run.limit else None, run.watch_at]
+        still_since = run.line.saves.still_since() if run.line and run.state is State.TRAINING else None
+        times.append(None if still_since is None else still_since + SAVING_LIMIT_S)
         return min((t for t in times if t is not None), default=None)
 
     def status(self, now: float) -> Status:

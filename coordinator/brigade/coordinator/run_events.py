@@ -285,10 +285,10 @@ class OfferFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCheckpoint:
-    """Make room for a checkpoint, whose files come from these nodes."""
+    """Make room for a checkpoint, whose files come from these nodes: from each those of its blocks."""
 
     steps_done: int
-    nodes: Mapping[str, int]  # node id -> stage
+    nodes: Mapping[str, range]  # node id -> its blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,12 @@ class _Save:
     tokens_seen: int | None = None  # known once the step is committed
     sealing: bool = False
     received_bytes: int = 0
+    moved_at: float = 0.0  # when its step was committed or something of it came, whatever was later
+
+    @property
+    def awaits_files(self) -> bool:
+        """Tell whether it waits for nothing but files."""
+        return self.tokens_seen is not None and not self.sealing
 
 
 class SaveRounds:
@@ -52,15 +58,23 @@ class SaveRounds:
         save = self._saves.get(steps_done)
         return save.received_bytes if save else 0
 
+    def still_since(self) -> float | None:
+        """Return since when nothing has come of a checkpoint whose step is committed; None when none is awaited."""
+        return min((save.moved_at for save in self._saves.values() if save.awaits_files), default=None)
+
+    def stuck(self, since: float) -> list[int]:
+        """Return the checkpoints whose step is committed and of which nothing has come since then."""
+        return [number for number, save in self._saves.items() if save.awaits_files and save.moved_at <= since]
+
     # --- what happens -------------------------------------------------------------------------------------------
 
     def open(self, steps_done: int) -> list[RunCommand]:
         """Make room for the checkpoint that has just been ordered."""
         self._saves[steps_done] = _Save()
-        nodes = {stage.contact.node_id: index for index, stage in enumerate(self._plan.stages)}
+        nodes = {stage.contact.node_id: range(stage.first_block, stage.end_block) for stage in self._plan.stages}
         return [OpenCheckpoint(steps_done=steps_done, nodes=nodes)]
 
-    def take_files(self, message: StateSaved) -> list[RunCommand]:
+    def take_files(self, message: StateSaved, now: float) -> list[RunCommand]:
         """Take a stage's announcement of its files.
 
         Raises RemoteProtocolError for files that are not those of the stage's blocks.
@@ -71,30 +85,35 @@ class SaveRounds:
             return []  # given up in the meantime
         stage = self._plan.stages[message.stage]
         files = tuple(FileSpec(name=f.name.rpartition("/")[2], size=f.size, sha256=f.sha256) for f in message.files)
-        blocks = {block_of(file.name) for file in files}
+        blocks = {block_of(file.name) for file in files}  # None for a file of no block
         if blocks != set(range(stage.first_block, stage.end_block)) or len({f.name for f in files}) != len(files):
             names = ", ".join(file.name for file in files)
             raise RemoteProtocolError(
                 f"stage {message.stage} has {block_range(stage.first_block, stage.end_block - 1)}, but saved {names}"
             )
         save.files[message.stage] = files
+        save.moved_at = now
         return [CollectParts(steps_done=steps_done, stage=message.stage, files=files)]
 
-    def progressed(self, steps_done: int, received_bytes: int) -> None:
+    def progressed(self, steps_done: int, received_bytes: int, now: float) -> None:
         """Take note of how much has come in."""
-        if (save := self._saves.get(steps_done)) is not None:
+        save = self._saves.get(steps_done)
+        if save is not None and received_bytes > save.received_bytes:
             save.received_bytes = received_bytes
+            save.moved_at = now
 
-    def parts_stored(self, steps_done: int, stage: int) -> list[RunCommand]:
+    def parts_stored(self, steps_done: int, stage: int, now: float) -> list[RunCommand]:
         """Take note that all files of a stage are here."""
         if (save := self._saves.get(steps_done)) is not None:
             save.stored.add(stage)
+            save.moved_at = now
         return self._seal(steps_done)
 
-    def committed(self, steps_done: int, tokens_seen: int) -> list[RunCommand]:
+    def committed(self, steps_done: int, tokens_seen: int, now: float) -> list[RunCommand]:
         """Take note that the last step of a checkpoint is safe in the ledger."""
         if (save := self._saves.get(steps_done)) is not None:
             save.tokens_seen = tokens_seen
+            save.moved_at = now
         return self._seal(steps_done)
 
     def closed(self, steps_done: int) -> None:

@@ -15,6 +15,7 @@ from brigade.coordinator.run_table import State, Trigger
 from brigade.coordinator.wording import block_range
 from brigade.partition.batching import Batching
 from brigade.wire.encoding import Message
+from brigade.wire.errors import RemoteProtocolError
 from brigade.wire.message_parts import FileSpec, StageStatistics
 from brigade.wire.plan import Boundary, Plan
 from brigade.wire.run_spec import RunSpec
@@ -168,6 +169,12 @@ class RunState:
     def stage_of(self, member: Member) -> int | None:
         """Return the stage that a node holds; None for a spare."""
         return None if self.line is None else self.line.stage_of.get(member.node_id)
+
+    def check_sender(self, news: News, stage: int) -> None:
+        """Raise RemoteProtocolError unless this message is of the node that holds the stage."""
+        assert news.member is not None
+        if self.stage_of(news.member) != stage:
+            raise RemoteProtocolError(f"{type(news.content).__name__} of stage {stage}, which it does not hold")
 
     # --- what a line needs --------------------------------------------------------------------------------------
 

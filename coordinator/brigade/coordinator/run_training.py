@@ -5,12 +5,11 @@ Reactions of the run core, see `run_table`.
 
 from dataclasses import fields
 
-from brigade.coordinator.run_closing import await_saving, close, fail, settle
+from brigade.coordinator.run_closing import await_saving, close, drop_stuck, fail, settle
 from brigade.coordinator.run_events import CommitStored, Note, StoreCommit, StoreEvaluation
 from brigade.coordinator.run_membership import Outcome
 from brigade.coordinator.run_state import News, RunState
 from brigade.coordinator.run_table import State
-from brigade.wire.errors import RemoteProtocolError
 from brigade.wire.message_parts import StageStatistics
 from brigade.wire.messages import ApplyStep, BeginTraining, Evaluated, GradientsReady, StepApplied
 
@@ -37,7 +36,7 @@ def take_gradients(run: RunState, news: News, now: float) -> Outcome:  # noqa: A
     assert run.line is not None
     if run.line.rounds.is_stale(news.content.generation):
         return []
-    _check_sender(run, news, news.content.stage)
+    run.check_sender(news, news.content.stage)
     return _order(run, run.line.rounds.take_gradients(news.content))
 
 
@@ -47,7 +46,7 @@ def take_update(run: RunState, news: News, now: float) -> Outcome:
     assert run.line is not None
     if run.line.rounds.is_stale(news.content.generation):
         return []
-    _check_sender(run, news, news.content.stage)
+    run.check_sender(news, news.content.stage)
     commit = run.line.rounds.take_update(news.content, now)
     if commit is None:
         return []
@@ -63,7 +62,7 @@ def take_evaluation(run: RunState, news: News, now: float) -> Outcome:  # noqa: 
         run.state is State.SAVING and not run.line.rounds.evaluating
     ):
         return []
-    _check_sender(run, news, len(run.line.plan.stages) - 1)
+    run.check_sender(news, len(run.line.plan.stages) - 1)
     evaluation = run.line.rounds.take_evaluation(news.content)
     if evaluation is None:
         return []
@@ -89,7 +88,7 @@ def go_on_after_commit(run: RunState, news: News, now: float) -> Outcome:
     if (evaluation := line.rounds.early_evaluation(commit.step)) is not None:
         run.tally.last_evaluation = evaluation
         outcome.append(StoreEvaluation(evaluation=evaluation))
-    outcome += line.saves.committed(commit.step + 1, run.tally.tokens_seen)
+    outcome += line.saves.committed(commit.step + 1, run.tally.tokens_seen, now)
     if run.state is State.SAVING:
         return [*outcome, *settle(run)]
     if commit.step == line.rounds.last_step:
@@ -105,9 +104,10 @@ def look_at_clock(run: RunState, news: News, now: float) -> Outcome:  # noqa: AR
             return close(run, run.ending)
         reason, run.limit = run.limit.reason, None
         return fail(run, reason, now)
+    outcome = drop_stuck(run, now) if run.state is State.TRAINING else []
     if run.watch_at is not None and now >= run.watch_at:
-        return [_tell_slow(run, now)]
-    return []
+        outcome.append(_tell_slow(run, now))
+    return outcome
 
 
 # --- inside ---------------------------------------------------------------------------------------------------------
@@ -121,12 +121,6 @@ def _order(run: RunState, decision: ApplyStep | None) -> Outcome:
         outcome += run.line.saves.open(decision.step + 1)
         run.line.rounds.save_allowed = False
     return [*outcome, *run.tell_line(decision)]
-
-
-def _check_sender(run: RunState, news: News, stage: int) -> None:
-    assert news.member is not None
-    if run.stage_of(news.member) != stage:
-        raise RemoteProtocolError(f"{type(news.content).__name__} of stage {stage}, which it does not hold")
 
 
 def _watch(run: RunState, now: float) -> None:

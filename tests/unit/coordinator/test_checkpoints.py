@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from brigade.coordinator import checkpoints
@@ -240,6 +241,24 @@ def test_a_disk_that_refuses_costs_this_checkpoint_only(tmp_path, monkeypatch, n
     assert isinstance(answers[-1], CheckpointSealed)
 
 
+def test_what_is_not_in_the_manifest_is_not_in_the_checkpoint(tmp_path):
+    partial = PartialCheckpoint(tmp_path, 2)
+    fill(partial)
+    partial.write("block-001.optimizer.safetensors", 0, 1, b"x")
+    partial.write("block-002.safetensors", 0, 2, b"x")
+    partial.seal(make_manifest(2), 2)
+    assert {path.name for path in (tmp_path / "step-000002").iterdir()} == {*CONTENT, MANIFEST_NAME}
+
+
+def test_files_that_are_begun_cost_no_descriptors(tmp_path):
+    partial = PartialCheckpoint(tmp_path, 2)
+    before = len(psutil.Process().open_files())
+    for block in range(20):
+        partial.write(f"block-{block:03d}.safetensors", 0, 2, b"x")
+    assert len(psutil.Process().open_files()) == before
+    assert partial.received_bytes == 20
+
+
 # --- the collector --------------------------------------------------------------------------------------------------
 
 
@@ -248,7 +267,7 @@ def make_collector(folder, answers):
 
 
 def collect(collector, steps_done, order=("announce", "send")):
-    collector.open(steps_done, {"ada": 0, "bob": 1})
+    collector.open(steps_done, {"ada": range(1), "bob": range(1, 2)})
     stages = {
         0: ("ada", ["block-000.safetensors", "block-000.optimizer.safetensors"]),
         1: ("bob", ["block-001.safetensors"]),
@@ -278,7 +297,7 @@ def test_announcements_and_parts_may_come_in_any_order(tmp_path, order):
 def test_a_file_that_is_not_what_was_announced_fails_the_checkpoint(tmp_path):
     answers = []
     collector = make_collector(tmp_path, answers)
-    collector.open(2, {"ada": 0})
+    collector.open(2, {"ada": range(1)})
     collector.expect(2, 0, (spec_of("block-000.safetensors", b"something else"),))
     collector.write("ada", "checkpoint/2/block-000.safetensors", 0, 5, b"lies!")
     assert [type(a) for a in answers] == [CheckpointFailed]
@@ -297,13 +316,19 @@ def test_a_file_that_is_not_what_was_announced_fails_the_checkpoint(tmp_path):
         ("ada", "checkpoint/2/.hidden"),
         ("ada", "checkpoint/2/a/b"),
         ("ada", "checkpoint//x"),
+        ("ada", "checkpoint/2/manifest.json"),
+        ("ada", "checkpoint/2/a.bin"),
+        ("ada", "checkpoint/2/block-001.safetensors"),  # of another stage
+        ("ada", "checkpoint/2/block-0000.safetensors"),
+        ("ada", "checkpoint/2/block-\u0660\u0660\u0660.safetensors"),  # zeros too
+        ("ada", "checkpoint/2/block-000.momentum.safetensors"),
         ("ada", ""),
     ],
 )
 def test_what_belongs_to_no_checkpoint_is_dropped(tmp_path, node, name):
     answers = []
     collector = make_collector(tmp_path, answers)
-    collector.open(2, {"ada": 0})
+    collector.open(2, {"ada": range(1)})
     collector.write(node, name, 0, 1, b"x")
     assert answers == []
     assert [p.name for p in tmp_path.rglob("*")] == ["step-000002.partial"]
