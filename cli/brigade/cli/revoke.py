@@ -7,7 +7,7 @@ import typer
 from brigade.cli.choices import RunDirectory
 from brigade.cli.owner import tell_coordinator
 
-Node = Annotated[str, typer.Argument(metavar="NODE", help="The node's name or id, as `brigade status` shows it.")]
+Node = Annotated[str, typer.Argument(metavar="NODE", help="The node's name as `brigade status` shows it, or its id.")]
 
 
 def revoke(node: Node, run_dir: RunDirectory = None) -> None:

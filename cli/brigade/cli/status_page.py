@@ -1,13 +1,13 @@
-"""The state of a run as a page in the terminal, from the JSON that its coordinator tells."""
+"""The state of a run as a page in the terminal, from the JSON that its coordinator tells; 80 columns suffice."""
 
 from collections.abc import Mapping
-from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from brigade.coordinator.wording import counted, show_duration
 from brigade.wire.harmless import harmless
 
 Status = Mapping[str, Any]
@@ -15,7 +15,7 @@ UNKNOWN = "-"
 
 
 def show_status(status: Status, console: Console) -> None:
-    """Print headline, stages and nodes."""
+    """Print headline, stages, links and nodes."""
 
     def say(text: str, style: str = "") -> None:
         console.print(Text(harmless(text), style=style), soft_wrap=True)
@@ -25,8 +25,12 @@ def show_status(status: Status, console: Console) -> None:
     if status["stages"]:
         say("")
         console.print(stage_table(status))
+        if len(status["stages"]) > 1:
+            say("")
+            console.print(link_table(status))
         if status["plan_reason"]:
-            say(f"plan: {status['plan_reason']}", "dim")
+            say("")
+            console.print(Text(harmless(f"plan: {status['plan_reason']}"), style="dim"))
     if status["nodes"]:
         say("")
         console.print(node_table(status))
@@ -34,68 +38,115 @@ def show_status(status: Status, console: Console) -> None:
 
 def headline(status: Status) -> list[str]:
     """Return what a person wants to know first, a line each."""
-    state = f"{status['run']}: {status['state']}, {status['step']} of {status['max_steps']} steps done"
+    done = f"{status['step']} of {counted(status['max_steps'], 'step')} done"
+    lines = [f"{status['run']}: {status['state']}, {done}"]
     if status["waiting_for"]:
-        state += f", waiting for {status['waiting_for']}"
-    lines = [state]
+        lines.append(f"waiting for {status['waiting_for']}")
     if status["reason"]:
         lines.append(f"reason: {status['reason']}")
-    facts = []
-    if status["loss"] is not None:
-        facts.append(f"loss {status['loss']:.4f}")
-    if status["validation_loss"] is not None:
-        facts.append(f"validation loss {status['validation_loss']:.4f} after step {status['validation_step']}")
-    if status["tokens_per_s"]:
-        facts.append(f"{status['tokens_per_s']:,.0f} tokens/s")
-    if status["time_left_s"] is not None:
-        facts.append(f"{timedelta(seconds=round(status['time_left_s']))} left")
-    if status["checkpoint_steps"] is not None:
-        facts.append(f"checkpoint after step {status['checkpoint_steps']}")
-    if facts:
-        lines.append(", ".join(facts))
+    lines += [line for line in (_how_good(status), _how_fast(status)) if line]
     if status["model"]:
         lines.append(f"model: {status['model']}")
     return lines
 
 
-def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """Return a table without a frame; columns named in `right` are numbers."""
+def _how_good(status: Status) -> str:
+    facts = []
+    if status["loss"] is not None:
+        facts.append(f"loss {status['loss']:.4f}")
+    if status["validation_loss"] is not None:
+        facts.append(f"validation loss {status['validation_loss']:.4f} after step {status['validation_step']}")
+    if status["checkpoint_steps"] is not None:
+        facts.append(f"checkpoint after step {status['checkpoint_steps']}")
+    return ", ".join(facts)
+
+
+def _how_fast(status: Status) -> str:
+    facts = []
+    if status["throughput"]:
+        facts.append(f"{status['throughput']:,.0f} {status['unit']}/s")
+    measured, predicted = status["usual_step_s"], status["predicted_step_s"]
+    if measured is not None:
+        expected = f" (predicted: {step_time(predicted)})" if predicted is not None else ""
+        facts.append(f"a step takes {step_time(measured)}{expected}")
+    elif predicted is not None:
+        facts.append(f"a step is predicted to take {step_time(predicted)}")
+    if status["time_left_s"] is not None:
+        facts.append(f"{show_duration(status['time_left_s'])} left")
+    return ", ".join(facts)
+
+
+def plain_table(*columns: str, right: tuple[str, ...] = (), bounded: Mapping[str, int] | None = None) -> Table:
+    """Return a table without a frame, a line a row; columns named in `right` are numbers.
+
+    What does not fit is cut off: in `bounded` columns beyond so many characters, in others at the edge of the terminal.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        table.add_column(name, justify="right" if name in right else "left")
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        most = (bounded or {}).get(name)
+        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", max_width=most)
     return table
 
 
 def stage_table(status: Status) -> Table:
-    """Return a row a stage: who holds which blocks, and how its compute and its links do."""
-    right = ("stage", "share", "sent", "wait")
-    table = plain_table("stage", "node", "blocks", "share", "link", "codec", "sent", "wait", right=right)
+    """Return a row a stage: who holds which blocks, its part of the compute, and how long it waits for others."""
+    right = ("stage", "compute", "waiting")
+    table = plain_table("stage", "node", "blocks", "compute", "waiting", right=right, bounded={"node": 40})
     for row in status["stages"]:
-        raw = row["forward_raw_bytes"] + row["backward_raw_bytes"]
-        sent = row["forward_bytes"] + row["backward_bytes"]
         cells = (
             str(row["stage"]),
             row["node"],
             block_range(row["first_block"], row["end_block"] - 1),
             percent(row["compute_share"]),
-            link_text(row),
-            codec_text(row, last=row is status["stages"][-1]),
-            f"{raw / sent:.1f}x less" if sent else UNKNOWN,
             percent(row["wait_share"]),
         )
         table.add_row(*(Text(harmless(cell)) for cell in cells))
     return table
 
 
+def link_table(status: Status) -> Table:
+    """Return a row a direction: what is sent, how many times smaller than raw, how fast the link was, the codec."""
+    bounded = {"link": 24}
+    table = plain_table("link", "carries", "smaller", "link speed", "codec", right=("smaller",), bounded=bounded)
+    stages = status["stages"]
+    for index, row in enumerate(stages):
+        for step, way, carries, link in (
+            (1, "forward", "activations", "link"),
+            (-1, "backward", "gradients", "back_link"),
+        ):
+            if not 0 <= index + step < len(stages):
+                continue
+            sent, raw = row[f"{way}_bytes"], row[f"{way}_raw_bytes"]
+            cells = (
+                f"{row['node']} -> {stages[index + step]['node']}",
+                carries,
+                f"{raw / sent:.1f}x" if sent else UNKNOWN,
+                link_speed(row[f"{link}_bytes_per_s"], row[f"{link}_rtt_s"]),
+                row[f"{way}_codec"],
+            )
+            table.add_row(*(Text(harmless(cell)) for cell in cells))
+    return table
+
+
 def node_table(status: Status) -> Table:
-    """Return a row a node: its device, and what it does now."""
-    table = plain_table("node", "id", "stage", "device", "heard", "doing", right=("stage", "heard"))
+    """Return a row a node: its device, and what it does now; its id is in the JSON."""
+    columns = ("node", "stage", "device", "heard", "doing")
+    table = plain_table(*columns, right=("stage", "heard"), bounded={"node": 16, "device": 20})
     for row in status["nodes"]:
         stage = "spare" if row["stage"] is None else str(row["stage"])
-        doing = "leaving" if row["leaving"] else row["doing"] or UNKNOWN
-        cells = (row["node"], row["node_id"], stage, row["device"], f"{row['heard_s_ago']:.1f} s ago", doing)
+        doing = "leaving" if row["leaving"] else brief(row["doing"]) or UNKNOWN
+        cells = (row["node"], stage, row["device"], f"{row['heard_s_ago']:.1f} s ago", doing)
         table.add_row(*(Text(harmless(cell)) for cell in cells))
     return table
+
+
+def brief(doing: str) -> str:
+    """Return what a node does, without what every row has."""
+    if not doing.startswith("waiting for the "):
+        return doing.partition(" of step ")[0]
+    what, _, behind = doing.removeprefix("waiting for the ").partition(" of step ")
+    return f"waits for {what.replace(' of microbatch ', ' ')} {behind.partition(' ')[2]}".strip()
 
 
 def block_range(first: int, last: int) -> str:
@@ -103,22 +154,18 @@ def block_range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def link_text(row: Status) -> str:
-    """Return where the stage's activations go, and how fast the link was when it was measured."""
-    if not row["link_to"]:
-        return UNKNOWN
-    text = f"-> {row['link_to']}"
-    if row["link_bytes_per_s"]:
-        text += f", {row['link_bytes_per_s'] / 1e6:,.0f} MB/s"
-    if row["link_rtt_s"] is not None:
-        text += f", {row['link_rtt_s'] * 1e3:.1f} ms"
-    return text
+def link_speed(bytes_per_s: float | None, rtt_s: float | None) -> str:
+    """Return how fast a link was when it was measured."""
+    facts = [f"{bytes_per_s / 1e6:,.0f} MB/s"] if bytes_per_s else []
+    facts += [f"{rtt_s * 1e3:.1f} ms"] if rtt_s is not None else []
+    return ", ".join(facts) or UNKNOWN
 
 
-def codec_text(row: Status, *, last: bool) -> str:
-    """Return what the stage's links use: for activations to the next stage, for gradients to the one before."""
-    ways = [row["forward_codec"]] * (not last) + [row["backward_codec"]] * (row["stage"] > 0)
-    return " / ".join(dict.fromkeys(ways)) or UNKNOWN
+def step_time(seconds: float) -> str:
+    """Return the time of a step: `85 ms`, `2.31 s`, or `1:02` from a minute on."""
+    if seconds >= 60:
+        return show_duration(seconds)
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
 
 
 def percent(share: float | None) -> str:

@@ -17,6 +17,7 @@ from brigade.coordinator.run_state import RunState, Tally
 from brigade.coordinator.run_table import State
 from brigade.coordinator.wording import counted, show_duration
 from brigade.wire.harmless import harmless
+from brigade.wire.run_spec import RunSpec
 
 Mode = Literal["bar", "lines", "json", "quiet"]
 
@@ -84,10 +85,10 @@ class Display:
         """Show how far the run has come, if that is news."""
         if self._mode == "bar":
             self._count_down(run)
-        tally, training = run.tally, run.spec.training
+        tally = run.tally
         if tally.last_commit is not None and tally.steps_done != self._shown_steps:
             self._shown_steps = tally.steps_done
-            self._show_step(tally, training.max_steps, training.logging_steps)
+            self._show_step(tally, run.spec)
         if run.state is not State.TRAINING:
             self._stop_bar()  # what follows is about the end
         evaluation = tally.last_evaluation
@@ -139,8 +140,8 @@ class Display:
         left = show_duration(max(0.0, until - self._clock()))
         return Text(f"waiting for nodes ({nodes}, giving up in {left})", style="dim")
 
-    def _show_step(self, tally: Tally, max_steps: int, every: int) -> None:
-        commit = tally.last_commit
+    def _show_step(self, tally: Tally, spec: RunSpec) -> None:
+        commit, max_steps, every = tally.last_commit, spec.training.max_steps, spec.training.logging_steps
         assert commit is not None
         left_s = tally.time_left_s(max_steps)
         if self._mode == "json":
@@ -157,7 +158,8 @@ class Display:
             )
             return
         loss = "-" if commit.loss is None else f"{commit.loss:.4f}"
-        rate, left = f"{tally.tokens_per_s:,.0f} tokens/s", f"{show_duration(left_s)} left"
+        per_s, unit = tally.throughput(spec)
+        rate, left = f"{per_s:,.0f} {unit}/s", f"{show_duration(left_s)} left"
         if self._mode == "bar":
             self._move_bar(tally.steps_done, max_steps, f"loss {loss}  {rate}  {left}")
         elif self._mode == "lines" and (tally.steps_done % every == 0 or tally.steps_done in (1, max_steps)):

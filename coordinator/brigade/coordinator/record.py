@@ -9,7 +9,8 @@ from typing import Any
 from brigade.coordinator.checkpoints import list_sealed
 from brigade.coordinator.export import CHECKPOINTS_NAME, MODEL_NAME
 from brigade.coordinator.run_events import Commit
-from brigade.coordinator.status import STATUS_VERSION, describe_stage
+from brigade.coordinator.run_state import RECENT_STEPS, usual
+from brigade.coordinator.status import STATUS_VERSION, describe_stage, predicted_step_s
 from brigade.coordinator.store import STORE_NAME, Store
 from brigade.wire.errors import ConfigError
 from brigade.wire.message_parts import StageStatistics
@@ -50,6 +51,10 @@ def recorded_status(run_dir: Path) -> dict[str, Any]:
         "validation_step": evaluation and evaluation.step + 1,
         "tokens": sum(commit.tokens for commit in commits),
         "tokens_per_s": 0.0,
+        "throughput": 0.0,
+        "unit": "",
+        "usual_step_s": usual([commit.duration_s for commit in commits[-RECENT_STEPS:]]),
+        "predicted_step_s": plan and predicted_step_s(plan),
         "step_s": last and round(last.duration_s, 4),
         "time_left_s": None,
         "checkpoint_steps": sealed[-1] if sealed else None,

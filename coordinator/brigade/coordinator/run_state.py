@@ -18,7 +18,7 @@ from brigade.wire.encoding import Message
 from brigade.wire.errors import RemoteProtocolError
 from brigade.wire.message_parts import FileSpec, StageStatistics
 from brigade.wire.plan import Boundary, Plan
-from brigade.wire.run_spec import RunSpec
+from brigade.wire.run_spec import RunSpec, TextData, TokenData
 
 SAVING_LIMIT_S = 300.0  # without a byte of an awaited checkpoint
 RECENT_STEPS = 20
@@ -101,6 +101,7 @@ class Tally:
     last_evaluation: Evaluation | None = None
     durations_s: list[float] = field(default_factory=list)  # of the newest steps
     tokens: list[int] = field(default_factory=list)  # of the same steps
+    samples: list[int] = field(default_factory=list)
     export_path: str = ""
 
     def add(self, commit: Commit) -> None:
@@ -110,6 +111,7 @@ class Tally:
         self.last_commit = commit
         self.durations_s = [*self.durations_s, commit.duration_s][-RECENT_STEPS:]
         self.tokens = [*self.tokens, commit.tokens][-RECENT_STEPS:]
+        self.samples = [*self.samples, len(commit.samples)][-RECENT_STEPS:]
 
     @property
     def tokens_per_s(self) -> float:
@@ -117,12 +119,27 @@ class Tally:
         seconds = sum(self.durations_s)
         return sum(self.tokens) / seconds if seconds > 0 else 0.0
 
+    def throughput(self, spec: RunSpec) -> tuple[float, str]:
+        """Return what is trained in a second and what it is: tokens where targets are tokens, samples elsewhere."""
+        seconds = sum(self.durations_s)
+        if isinstance(spec.data, TextData | TokenData):
+            return self.tokens_per_s, "tokens"
+        return (sum(self.samples) / seconds if seconds > 0 else 0.0), "samples"
+
+    @property
+    def usual_step_s(self) -> float | None:
+        """Return what a step took lately; None when nothing is known."""
+        return usual(self.durations_s)
+
     def time_left_s(self, max_steps: int) -> float | None:
         """Return the seconds that the remaining steps will take at the pace of the newest ones."""
-        if not self.durations_s:
-            return None
-        ordered = sorted(self.durations_s)  # the median forgives a step that held an evaluation
-        return (max_steps - self.steps_done) * ordered[len(ordered) // 2]
+        step_s = self.usual_step_s
+        return None if step_s is None else (max_steps - self.steps_done) * step_s
+
+
+def usual(durations_s: Sequence[float]) -> float | None:
+    """Return the upper median, which forgives a step that held an evaluation; None of nothing."""
+    return sorted(durations_s)[len(durations_s) // 2] if durations_s else None
 
 
 class RunState:

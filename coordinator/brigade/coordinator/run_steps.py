@@ -49,7 +49,7 @@ class StepRounds:
         self._sample_ids = sample_ids
         self._stages = len(plan.stages)
         self._open: dict[int, OpenStep] = {}
-        self._began_at = 0.0
+        self.began_at = 0.0  # when the oldest open step began
         self._storing: int | None = None  # applied everywhere, not yet safe on disk
         self._evaluating: set[int] = set()
         self._early_evaluations: dict[int, Evaluated] = {}
@@ -81,7 +81,7 @@ class StepRounds:
 
     def begin(self, now: float) -> None:
         """Start the clock of the first step."""
-        self._began_at = now
+        self.began_at = now
 
     def take_gradients(self, message: GradientsReady) -> ApplyStep | None:
         """Take one stage's report; return the decision once all stages are through.
@@ -110,7 +110,7 @@ class StepRounds:
         del self._open[message.step]
         self._storing = message.step
         commit = self._row(message.step, step, now)
-        self._began_at = now
+        self.began_at = now
         return commit
 
     def stored(self, step: int) -> ApplyStep | None:
@@ -210,7 +210,7 @@ class StepRounds:
             tokens=report.target_count,
             samples=tuple(report.samples),
             nodes=self._stages,
-            duration_s=now - self._began_at,
+            duration_s=now - self.began_at,
             statistics=tuple(step.applied[stage] for stage in range(self._stages)),
         )
 

@@ -124,9 +124,7 @@ def _order(run: RunState, decision: ApplyStep | None) -> Outcome:
 
 
 def _watch(run: RunState, now: float) -> None:
-    durations = sorted(run.tally.durations_s)
-    usual_s = durations[len(durations) // 2] if durations else 0.0
-    run.watch_interval_s = max(LEAST_WATCH_S, WATCH_STEPS * usual_s)
+    run.watch_interval_s = max(LEAST_WATCH_S, WATCH_STEPS * (run.tally.usual_step_s or 0.0))
     run.watch_at = now + run.watch_interval_s
 
 

@@ -5,16 +5,19 @@ from typing import Any
 
 from brigade.coordinator.run_state import Line, RunState
 from brigade.coordinator.run_table import State
+from brigade.coordinator.wording import show_duration
 from brigade.wire.message_parts import StageStatistics
 from brigade.wire.plan import Plan
 
 STATUS_VERSION = 1
+LEAST_DELAY_S, DELAYED_STEPS = 5.0, 3  # a step that takes longer than both is worth a word
 
 
 def describe_run(run: RunState, now: float) -> dict[str, Any]:
     """Return run, progress, stages and nodes; every value is a JSON value."""
     tally, commit, evaluation = run.tally, run.tally.last_commit, run.tally.last_evaluation
     max_steps = run.spec.training.max_steps
+    per_s, unit = tally.throughput(run.spec)
     return {
         "version": STATUS_VERSION,
         "run": run.spec.name,
@@ -22,7 +25,7 @@ def describe_run(run: RunState, now: float) -> dict[str, Any]:
         "state": run.state.value,
         "attempt": run.attempt,
         "generation": run.generation,
-        "waiting_for": _waiting_for(run),
+        "waiting_for": _waiting_for(run, now),
         "reason": run.ending.reason if run.ending else run.closing.reason if run.closing else "",
         "step": tally.steps_done,
         "max_steps": max_steps,
@@ -33,6 +36,10 @@ def describe_run(run: RunState, now: float) -> dict[str, Any]:
         "validation_step": None if evaluation is None else evaluation.step + 1,
         "tokens": tally.tokens_seen,
         "tokens_per_s": round(tally.tokens_per_s, 1),
+        "throughput": round(per_s, 1),
+        "unit": unit,
+        "usual_step_s": _rounded(tally.usual_step_s, 4),
+        "predicted_step_s": None if run.line is None else predicted_step_s(run.line.plan),
         "step_s": None if commit is None else round(commit.duration_s, 4),
         "time_left_s": _rounded(tally.time_left_s(max_steps)) if not run.state.over else None,
         "checkpoint_steps": tally.sealed_steps,
@@ -54,16 +61,12 @@ def _stages(run: RunState, line: Line) -> list[dict[str, Any]]:
     rows = []
     for index, stage in enumerate(stages):
         row = describe_stage(line.plan, index, line.totals[index])
-        following = stages[index + 1].contact if index + 1 < len(stages) else None
-        link = links.get((stage.contact.node_id, following.node_id)) if following else None
-        rows.append(
-            row
-            | {
-                "parameters": line.parameters.get(index),
-                "link_bytes_per_s": None if link is None else _rounded(link.bytes_per_s),
-                "link_rtt_s": None if link is None else _finite(link.rtt_s),
-            }
-        )
+        row["parameters"] = line.parameters.get(index)
+        for key, other in (("link", index + 1), ("back_link", index - 1)):
+            to = stages[other].contact.node_id if 0 <= other < len(stages) else ""
+            if (link := links.get((stage.contact.node_id, to))) is not None:
+                row |= {f"{key}_bytes_per_s": _rounded(link.bytes_per_s), f"{key}_rtt_s": _finite(link.rtt_s)}
+        rows.append(row)
     return rows
 
 
@@ -84,6 +87,8 @@ def describe_stage(plan: Plan, index: int, total: StageStatistics) -> dict[str, 
         "link_to": plan.stages[index + 1].contact.name if index + 1 < len(plan.stages) else "",
         "link_bytes_per_s": None,
         "link_rtt_s": None,
+        "back_link_bytes_per_s": None,
+        "back_link_rtt_s": None,
         "forward_codec": stage.forward_codec,
         "backward_codec": stage.backward_codec,
         "wait_share": round(total.wait_s / total.wall_s, 4) if total.wall_s > 0 else None,
@@ -123,12 +128,18 @@ def _nodes(run: RunState, now: float) -> list[dict[str, Any]]:
     ]
 
 
-def _waiting_for(run: RunState) -> str:
+def predicted_step_s(plan: Plan) -> float | None:
+    """Return what the planner expected a full step to take; None when it expected nothing."""
+    return _rounded(plan.period_s * plan.microbatches, 4) if plan.period_s > 0 else None
+
+
+def _waiting_for(run: RunState, now: float) -> str:
     """Return, for a person, what keeps the run from going on; empty when it goes on."""
     line = run.line
     match run.state:
         case State.GATHERING:
-            return f"nodes ({len(run.membership.members)} of {run.spec.pipeline.nodes})"
+            left = "" if run.limit is None else f", giving up in {show_duration(run.limit.at - now)}"
+            return f"nodes ({len(run.membership.members)} of {run.spec.pipeline.nodes}{left})"
         case State.PROFILING | State.MEASURING:
             return "" if run.survey is None else run.survey.waiting_for
         case State.PLANNING:
@@ -138,6 +149,8 @@ def _waiting_for(run: RunState) -> str:
             return f"{_names(line, owing)} to build"
         case State.TRAINING if line is not None:
             what, stages = line.rounds.waiting_for
+            if now - line.rounds.began_at < max(LEAST_DELAY_S, DELAYED_STEPS * (run.tally.usual_step_s or 0.0)):
+                return ""  # every step waits for every stage: that is how training goes
             return f"{what} of {_names(line, stages)}" if stages else ""
         case State.SAVING if line is not None and line.saves.pending:
             newest = line.saves.pending[-1]
@@ -157,5 +170,5 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _rounded(value: float | None) -> float | None:
-    return round(value, 1) if value is not None and math.isfinite(value) else None
+def _rounded(value: float | None, digits: int = 1) -> float | None:
+    return round(value, digits) if value is not None and math.isfinite(value) else None

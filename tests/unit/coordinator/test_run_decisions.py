@@ -1,14 +1,20 @@
 """What is decided about a step, who may say what about it, and what the owner hears."""
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 from tests.unit.coordinator.scripted_fleet import World, check_ledger
-from tests.unit.coordinator.scripted_node import OWNER_KEY, ScriptedNode, key_of, make_spec
+from tests.unit.coordinator.scripted_node import OWNER_KEY, ScriptedNode, even_plan, key_of, make_spec
 
 from brigade.coordinator.run_events import (
+    MakePlan,
     MessageArrived,
+    PlanMade,
 )
 from brigade.wire import messages as m
 from brigade.wire.message_parts import StageStatistics
+from brigade.wire.run_spec import ArrayData
 
 
 def test_a_norm_that_is_not_finite_skips_the_step_everywhere():
@@ -134,6 +140,42 @@ def test_the_owner_is_told_how_the_run_is():
     assert status["stages"][0]["link_to"] == "bob"
     assert {node["node"] for node in status["nodes"]} == {"ada", "bob"}
     assert status["events"][-1]["text"]
+    assert (status["unit"], status["waiting_for"]) == ("tokens", "")
+    assert status["stages"][1]["back_link_bytes_per_s"] == 1e6
+
+
+def test_a_step_that_takes_long_says_whom_it_waits_for_and_a_usual_one_does_not():
+    world = World(make_spec(max_steps=100))
+    _, bob = world.join("ada", "bob")
+    world.run(until=lambda w: w.core.run.tally.steps_done == 5)
+    bob.on_ApplyStep = lambda order: None
+    for _ in range(3):
+        world.settle()
+        world.tick()
+    assert world.core.status(world.now)["waiting_for"] == ""
+    for _ in range(3):
+        world.tick()
+    assert world.core.status(world.now)["waiting_for"] == "updates of bob (stage 1, blocks 2-3)"
+
+
+def test_status_compares_the_predicted_step_with_the_measured_one():
+    world = World()
+    world.refuse[MakePlan] = lambda order: PlanMade(plan=replace(even_plan(order), period_s=0.25))  # 2 microbatches
+    world.join("ada", "bob")
+    world.run(until=lambda w: w.core.run.tally.steps_done == 2)
+    status = world.core.status(world.now)
+    assert (status["predicted_step_s"], status["usual_step_s"]) == (0.5, 0.0)
+
+
+def test_what_is_not_text_is_counted_in_samples():
+    spec = msgspec.structs.replace(make_spec(), data=ArrayData(path="x.npz"))
+    world = World(spec)
+    world.join("ada", "bob")
+    world.run(until=lambda w: w.core.run.tally.steps_done == 2)
+    tally = world.core.run.tally
+    tally.durations_s = [1.0, 3.0]
+    assert tally.throughput(spec) == (4.0, "samples")
+    assert tally.throughput(make_spec())[1] == "tokens"
 
 
 def test_the_owner_may_stop_and_revoke_and_nobody_else_may():
