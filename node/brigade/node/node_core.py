@@ -11,6 +11,7 @@ from brigade.node.stage_events import StepDecided
 from brigade.wire.costs import ChainReport, LinkReport
 from brigade.wire.encoding import Message
 from brigade.wire.errors import RemoteProtocolError
+from brigade.wire.harmless import harmless
 from brigade.wire.messages import (
     ApplyStep,
     BeginTraining,
@@ -264,7 +265,7 @@ class NodeCore:
         self._leave_code = exit_code
         if self.state is State.GREETING:
             return self._end(exit_code, "left before joining")
-        told: list[NodeCommand] = [Tell(Leaving(reason=reason))]
+        told: list[NodeCommand] = [Tell(Leaving(reason=harmless(reason)))]
         if self.state is State.TRAINING:
             return told  # the coordinator lets the step end, saves, and then ends the run or replaces us
         return [*told, *self._end(exit_code, f"left: {reason}")]

@@ -3,6 +3,8 @@
 from brigade.wire.errors import BrigadeError
 from brigade.wire.harmless import harmless
 
+MOST_WHAT_CHARACTERS = 400
+
 
 class StageError(BrigadeError):
     """User code or the device failed in a stage; its fields are those of the message `NodeFailed`."""
@@ -10,10 +12,10 @@ class StageError(BrigadeError):
     def __init__(self, *, stage: int, step: int, what: str, error: str) -> None:
         self.stage = stage
         self.step = step  # -1 outside a step
-        self.what = what  # "forward of microbatch 3, block 4 (TransformerBlock)"
+        self.what = harmless(what, MOST_WHAT_CHARACTERS)  # "forward of microbatch 3, block 4 (TransformerBlock)"
         self.error = harmless(error)  # it travels: a message has its limits, and screens are not for code to write on
         when = "" if step < 0 else f" in step {step}"
-        where = f"{what} failed" if stage < 0 else f"stage {stage} failed{when}, {what}"
+        where = f"{self.what} failed" if stage < 0 else f"stage {stage} failed{when}, {self.what}"
         super().__init__(f"{where}: {self.error}")
 
     @classmethod

@@ -13,6 +13,7 @@ from brigade.wire.costs import ChainReport
 from brigade.wire.errors import RemoteProtocolError
 from brigade.wire.plan import Plan
 from brigade.wire.run_spec import GptSpec, RunSpec, TextData, TrainingSpec
+from brigade.wire.validity import check_message
 
 SPEC = RunSpec(name="r", model=GptSpec(), data=TextData(path="x"), training=TrainingSpec(max_steps=1))
 WELCOME = m.Welcome(
@@ -202,3 +203,8 @@ def test_an_older_plan_cannot_come_after_a_newer_one() -> None:
     core = training(3)
     with pytest.raises(RemoteProtocolError, match="plan 3 came after plan 3"):
         told(core, load(3))
+
+
+def test_an_error_is_as_long_as_a_message_may_be() -> None:
+    error = StageError(stage=0, step=0, what="w" * 10**6, error="\x1b" * 10**6)
+    check_message(m.NodeFailed(stage=0, step=0, what=error.what, error=error.error))

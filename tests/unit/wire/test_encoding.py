@@ -72,7 +72,7 @@ def test_fields_of_a_later_version_are_ignored_and_defaults_fill_in():
         (header_of("PulseEcho", number="1"), r"Expected `int`, got `str` - at `\$.number`"),
         (header_of("PulseEcho", number=True), r"Expected `int`, got `bool`"),
         (header_of("PulseEcho", number=-1), "PulseEcho.number is -1"),
-        (header_of("PulseEcho", number=2**63), "63 bits"),
+        (header_of("PulseEcho", number=2**53), "53 bits"),
         (header_of("FileWanted", name="../key"), "unsafe name '../key'"),
         (header_of("Done", ok=True, reason=b"bytes"), "within the limits"),
         (header_of("StatusTold", status={"time": msgpack.Timestamp(1)}), "within the limits"),

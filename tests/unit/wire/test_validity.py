@@ -7,10 +7,11 @@ import torch
 
 from brigade.compression.dtypes import DTYPES
 from brigade.wire import messages as m
+from brigade.wire.costs import DeviceReport
 from brigade.wire.errors import RemoteProtocolError
 from brigade.wire.keys import node_id
 from brigade.wire.limits import Limits
-from brigade.wire.message_parts import FileSpec, Slot, TensorHeader, ValueHeader
+from brigade.wire.message_parts import FileSpec, Slot, StageStatistics, TensorHeader, ValueHeader
 from brigade.wire.plan import Boundary, LeafSpec, NodeContact, Plan, StagePlan
 from brigade.wire.validity import (
     ITEM_BYTES,
@@ -266,3 +267,34 @@ def test_ports_and_times():
     check_message(good)
     refused(replace(good, deadline_s=float("nan")), "time")
     refused(replace(good, payload_bytes=2**40), "asks for bytes")
+
+
+def test_texts_of_nodes_have_a_largest_length():
+    device = DeviceReport(kind="cpu", name="x", memory_bytes=1, host="h", threads=1, software="s")
+    for message, field, most in (
+        (m.NodeFailed(stage=-1, step=-1, what="", error=""), "what", 500),
+        (m.NodeFailed(stage=-1, step=-1, what="", error=""), "error", 2500),
+        (m.Leaving(reason=""), "reason", 2500),
+        (m.Pulse(number=0, incarnation="x"), "doing", 500),
+        (device, "software", 500),
+    ):
+        check_message(replace(message, **{field: "é" * most}))
+        refused(replace(message, **{field: "é" * (most + 1)}), f"{field} has more than {most} characters")
+
+
+@pytest.mark.parametrize("bad", [-1, float("nan"), float("inf"), 2**53, 2.0**60])
+@pytest.mark.parametrize("field", ["wait_s", "wall_s", "forward_bytes", "tokens"])
+def test_statistics_can_be_summed_and_shown(field, bad):
+    good = m.StepApplied(
+        generation=0, step=0, stage=0, statistics=StageStatistics(wall_s=2.0**53 - 1, tokens=2**53 - 1)
+    )
+    check_message(good)
+    refused(replace(good, statistics=replace(good.statistics, **{field: bad})), f"StageStatistics.{field}")
+
+
+def test_a_gradient_may_be_anything_but_negative():
+    good = m.GradientsReady(generation=0, step=0, stage=0, squared_norm=0.0, finite=True, target_count=2**53 - 1)
+    for squared_norm in (0.5, float("nan"), float("inf")):
+        check_message(replace(good, squared_norm=squared_norm))
+    refused(replace(good, squared_norm=-0.5), "squared norm")
+    refused(replace(good, target_count=2**53), "target_count")

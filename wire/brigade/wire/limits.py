@@ -26,6 +26,8 @@ class Limits:
     max_dim: int = 2**40  # size of one dimension
     max_tensor_bytes: int = 4 * GIB  # of one tensor, decoded
     max_samples: int = 65_536  # sample ids in one message
+    max_reason_characters: int = 2500  # of an error or a reason that a node gives
+    max_label_characters: int = 500  # of a few words that a node says about itself
 
     def decoding_bytes(self, header_bytes: int) -> int:
         """Return the most memory, in bytes, that decoding a header of this size allocates at any moment.

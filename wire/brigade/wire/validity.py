@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from brigade.wire.costs import DeviceReport
 from brigade.wire.endpoint import parse_endpoint
 from brigade.wire.errors import ConfigError, RemoteProtocolError
 from brigade.wire.keys import is_key, is_node_id
 from brigade.wire.limits import DEFAULT_LIMITS, Limits
-from brigade.wire.message_parts import FileSpec, TensorHeader, ValueHeader
+from brigade.wire.message_parts import FileSpec, StageStatistics, TensorHeader, ValueHeader
 from brigade.wire.messages import (
     Activation,
     ApplyStep,
@@ -24,9 +25,12 @@ from brigade.wire.messages import (
     Gradient,
     GradientsReady,
     Hello,
+    Leaving,
     LinkProbe,
     LoadStage,
     MeasureLinks,
+    NodeFailed,
+    Pulse,
     TiedGradient,
     TiedWeight,
     Welcome,
@@ -60,7 +64,7 @@ ITEM_BYTES = {
     "bool": 1,
 }
 
-MAX_INT = 2**63 - 1  # what SQLite, numpy and torch can hold
+MAX_INT = 2**53 - 1  # what every reader of JSON holds exactly; far below what a sum in SQLite or MessagePack can be
 _MAY_BE_MINUS_ONE = frozenset({("NodeFailed", "stage"), ("NodeFailed", "step"), ("Pulse", "step")})
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CODEC = re.compile(r"[\x21-\x7e]{1,256}")
@@ -174,9 +178,9 @@ def _check_numbers(part: Any) -> None:
         if type(value) is int:
             least = -1 if (kind.__name__, name) in _MAY_BE_MINUS_ONE else 0
             if not least <= value <= MAX_INT:
-                raise RemoteProtocolError(f"{kind.__name__}.{name} is {value}, expected {least} or more, in 63 bits")
+                raise RemoteProtocolError(f"{kind.__name__}.{name} is {value}, expected {least} or more, in 53 bits")
         elif type(value) is tuple and value and type(value[0]) is int and not 0 <= min(value) <= max(value) <= MAX_INT:
-            raise RemoteProtocolError(f"{kind.__name__}.{name} has a number below 0 or above 63 bits")
+            raise RemoteProtocolError(f"{kind.__name__}.{name} has a number below 0 or above 53 bits")
 
 
 def _check_value(value: ValueHeader, limits: Limits) -> None:
@@ -204,6 +208,39 @@ def _check_leaf(leaf: LeafSpec, limits: Limits) -> None:
     _require(len(leaf.fixed) <= limits.max_dims, "a boundary has too many dimensions:", len(leaf.fixed))
     sizes = (*leaf.fixed, *leaf.per_sample)
     _require(all(abs(size) <= limits.max_dim for size in sizes), "a boundary has a size beyond", limits.max_dim)
+
+
+def _check_gradients(message: GradientsReady, limits: Limits) -> None:
+    _check_samples(message, limits)
+    _require(not message.squared_norm < 0, "GradientsReady has a squared norm of", message.squared_norm)
+
+
+def _check_statistics(statistics: StageStatistics, _: Limits) -> None:
+    for name in _field_names(StageStatistics):
+        number = getattr(statistics, name)
+        _require(0 <= number <= MAX_INT, f"StageStatistics.{name} is", number)  # refuses what is not a number, too
+
+
+def _check_failed(message: NodeFailed, limits: Limits) -> None:
+    _check_text("NodeFailed.what", message.what, limits.max_label_characters)
+    _check_text("NodeFailed.error", message.error, limits.max_reason_characters)
+
+
+def _check_leaving(message: Leaving, limits: Limits) -> None:
+    _check_text("Leaving.reason", message.reason, limits.max_reason_characters)
+
+
+def _check_pulse(message: Pulse, limits: Limits) -> None:
+    _check_text("Pulse.doing", message.doing, limits.max_label_characters)
+
+
+def _check_device(device: DeviceReport, limits: Limits) -> None:
+    for name in ("kind", "name", "host", "software"):
+        _check_text(f"DeviceReport.{name}", getattr(device, name), limits.max_label_characters)
+
+
+def _check_text(field: str, text: str, most: int) -> None:
+    _require(len(text) <= most, f"{field} has more than {most} characters:", text)
 
 
 def _check_contact(contact: NodeContact, _: Limits) -> None:
@@ -287,16 +324,21 @@ def _require(condition: bool, what: str, found: object) -> None:
 _RULES: dict[type, Callable[[Any, Limits], None]] = {
     Activation: _check_activation,
     ApplyStep: _check_apply,
+    DeviceReport: _check_device,
     FilePart: _check_part,
     FileSpec: _check_file,
     FileWanted: _check_wanted,
-    GradientsReady: _check_samples,
+    GradientsReady: _check_gradients,
     Hello: _check_hello,
     LeafSpec: _check_leaf,
+    Leaving: _check_leaving,
     LoadStage: _check_load,
     MeasureLinks: _check_measure,
     NodeContact: _check_contact,
+    NodeFailed: _check_failed,
     Plan: _check_plan,
+    Pulse: _check_pulse,
+    StageStatistics: _check_statistics,
     TensorHeader: check_tensor_header,
     ValueHeader: _check_value,
     Welcome: _check_welcome,
