@@ -78,7 +78,8 @@ class DataLinks:
 
     def send(self, contact: NodeContact, message: Message, frames: Sequence[Buffer], priority: int) -> None:
         """Send to a node that is connected; on a closed connection nothing happens (`on_lost` has told)."""
-        self._dialled[contact.node_id][1].send(message, frames, priority)
+        if (known := self._dialled.get(contact.node_id)) is not None:
+            known[1].send(message, frames, priority)
 
     def hang_up(self) -> None:
         """Close what was dialled."""
