@@ -305,7 +305,9 @@ class NodeDaemon:
             surroundings=self,
         )
         own = plan.stages[order.stage]
-        log.info("stage %d: blocks %d to %d", order.stage, own.first_block, own.end_block - 1)
+        last = own.end_block - 1
+        blocks = f"block {last}" if own.first_block == last else f"blocks {own.first_block} to {last}"
+        log.info("stage %d: %s", order.stage, blocks)
         self._feed(nc.StageBuilt(plan.generation, order.stage, parts.compute.parameter_count))
 
     def _drop_stage(self) -> None:

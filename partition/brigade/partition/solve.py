@@ -174,7 +174,8 @@ def _reason(measured: Measurements, chosen: Proposal, proposals: Sequence[Propos
         text += f", but a link takes {format_seconds(split.bottleneck_s)} a microbatch"
     for other in proposals:
         if abs(len(other.split.order) - len(split.order)) == 1:
-            text += f"; {len(other.split.order)} stages would take {format_seconds(other.step_s)}"
+            count = len(other.split.order)
+            text += f"; {count} {'stage' if count == 1 else 'stages'} would take {format_seconds(other.step_s)}"
     return text
 
 

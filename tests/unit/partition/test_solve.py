@@ -49,6 +49,10 @@ def names(made: Plan) -> list[str]:
     return [stage.contact.name for stage in made.stages]
 
 
+def test_one_stage_is_named_in_the_singular() -> None:
+    assert "; 1 stage would take " in plan_for(even_fleet(2, 6)).reason
+
+
 def test_an_even_fleet_shares_evenly() -> None:
     made = plan_for(even_fleet(3, 6))
     assert [(stage.first_block, stage.end_block) for stage in made.stages] == [(0, 2), (2, 4), (4, 6)]
