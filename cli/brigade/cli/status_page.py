@@ -143,7 +143,7 @@ def node_table(status: Status) -> Table:
 
 def brief(doing: str) -> str:
     """Return what a node does, without what every row has."""
-    if not doing.startswith("waiting for the "):
+    if " of microbatch " not in doing or not doing.startswith("waiting for the "):
         return doing.partition(" of step ")[0]
     what, _, behind = doing.removeprefix("waiting for the ").partition(" of step ")
     return f"waits for {what.replace(' of microbatch ', ' ')} {behind.partition(' ')[2]}".strip()

@@ -200,6 +200,7 @@ def test_the_end_has_its_reason_and_its_model(status):
         ("waiting for the gradient of microbatch 3 of step 12 from stage 1", "waits for gradient 3 from stage 1"),
         ("forward of microbatch 2 of step 12", "forward of microbatch 2"),
         ("updating (step 4)", "updating (step 4)"),
+        ("waiting for the coordinator", "waiting for the coordinator"),
         ("", ""),
     ],
 )
