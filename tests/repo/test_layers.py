@@ -45,7 +45,7 @@ EDGES = {
     "node": "building coordinator_links daemon data_links device directory emulation files stage_compute stage_shell stage_state "
     "state_files",
     "coordinator": "ask checkpoints collector daemon export file_server forgiving_stream intake ledger_thread listeners planner "
-    "progress record run_directory store",
+    "mouthpiece progress record run_directory store",
     "lab": "fleet nursery nursery_handle precise_loop relay relay_flow relay_handle relay_process result runner",
     "cli": "*",  # a command line is nothing but an edge
 }

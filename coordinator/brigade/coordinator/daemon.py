@@ -18,6 +18,7 @@ from brigade.coordinator.file_server import FileServer
 from brigade.coordinator.intake import BulkHandler
 from brigade.coordinator.ledger_thread import LedgerThread, Written
 from brigade.coordinator.listeners import NumberedHandler, Switchboard, listen_at_first, neighbours_of
+from brigade.coordinator.mouthpiece import FAREWELL_S, Mouthpiece
 from brigade.coordinator.planner import Planner
 from brigade.coordinator.progress import Display, choose_mode
 from brigade.coordinator.run_core import RunCore
@@ -66,7 +67,6 @@ from brigade.coordinator.run_file import RunFile, read_run_file
 from brigade.coordinator.run_membership import Door, Membership
 from brigade.coordinator.store import Store
 from brigade.wire.admission import Admission
-from brigade.wire.connection import Connection
 from brigade.wire.drive import Driver
 from brigade.wire.endpoint import Endpoint, advertise_hosts, check_host, parse_endpoint
 from brigade.wire.identity import load_or_create, load_or_create_secret
@@ -80,7 +80,6 @@ from brigade.wire.state_lock import StateLock
 logger = logging.getLogger(__name__)
 
 LISTEN = "127.0.0.1:7700"  # unless the owner says otherwise
-FAREWELL_S = 3.0  # for the last messages to be acknowledged
 
 
 def run_coordinator(
@@ -168,14 +167,14 @@ class CoordinatorProcess:
         self._loop: asyncio.AbstractEventLoop
         self._end: asyncio.Future[EndRun]
         self._interrupts = 0
-        self._farewells: set[asyncio.Task[None]] = set()
+        self._mouthpiece = Mouthpiece(self._switchboard.connections, self._is_owner)
         self._hurry = asyncio.Event()
         self._ledger = LedgerThread(store, self._answer, self._warn, time.monotonic)
         self._collector = Collector(directory, checkpoints_dir, self._answer, time.monotonic)
         self._planner = Planner(beginning.run_id, beginning.spec, checkpoints_dir, self._answer, self._warn)
         self._outlets: dict[type, Callable[[Any], None]] = {
-            Tell: self._tell,
-            HangUp: self._hang_up,
+            Tell: self._mouthpiece.tell,
+            HangUp: self._mouthpiece.hang_up,
             MakePlan: self._planner.submit,
             StorePlan: self._write,
             StoreNode: self._write,
@@ -326,17 +325,19 @@ class CoordinatorProcess:
     # --- commands -----------------------------------------------------------------------------------------------
 
     def _carry_out(self, command: RunCommand) -> None:
-        self._outlets[type(command)](command)
+        """Let an outlet do it; a command that cannot be carried out ends the run instead of hanging it."""
+        try:
+            self._outlets[type(command)](command)
+        except Exception as error:
+            name = type(command).__name__
+            logger.exception("%s cannot be carried out", name)
+            reason = f"{name} cannot be carried out: {type(error).__name__}: {error}"
+            if not isinstance(command, Note):
+                self._note(Note(kind="bug", text=reason, level="error"))
+            self._end_run(EndRun(exit_code=1, state="failed", reason=reason))
 
-    def _tell(self, command: Tell) -> None:
-        if (connection := self._switchboard.connections.get(command.connection)) is not None:
-            connection.send(command.message)
-
-    def _hang_up(self, command: HangUp) -> None:
-        if (connection := self._switchboard.connections.get(command.connection)) is not None:
-            task = self._loop.create_task(_close_gently(connection, command.reason))
-            self._farewells.add(task)
-            task.add_done_callback(self._farewells.discard)
+    def _is_owner(self, connection: int) -> bool:
+        return self._core is not None and self._core.run.membership.is_owner(connection)
 
     def _write(self, command: Written) -> None:
         self._ledger.submit(command)
@@ -381,8 +382,3 @@ class WatchedCore:
     def next_deadline(self) -> float | None:
         """See `RunCore.next_deadline`."""
         return self._core.next_deadline()
-
-
-async def _close_gently(connection: Connection, reason: str) -> None:
-    await connection.drained(FAREWELL_S)
-    connection.close(reason)

@@ -290,7 +290,8 @@ def fail_of_node(run: RunState, news: News, now: float) -> Outcome:
     if run.line is None:
         return fail(run, reason, now)
     if stage is None:
-        return [Note(kind="failed", text=f"spare {reason}", node=name, level="warning")]
+        note = Note(kind="failed", text=f"spare {reason}", node=name, level="warning")
+        return [note, *run.membership.expel(news.member, "it failed")]  # it would go on to fail
     note = Note(kind="failed", text=reason, node=name, level="warning", cause=reason)
     return _tell_first(run, note, _go_without(run, stage, reason, now))
 

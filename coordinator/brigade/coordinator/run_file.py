@@ -16,6 +16,7 @@ from brigade.compression.spec import CodecSpec
 from brigade.coordinator.table_errors import explain
 from brigade.partition.samples import Source, open_data
 from brigade.wire.errors import ConfigError
+from brigade.wire.limits import DEFAULT_LIMITS
 from brigade.wire.run_spec import FactoryData, FactorySpec, GptSpec, RunSpec
 
 # What a resume may not change: other values would make another training job of it.
@@ -102,6 +103,11 @@ def _unsound(spec: RunSpec) -> Iterator[str]:
     for key, value in _leaves(to_builtins(spec)):
         if isinstance(value, float) and not math.isfinite(value):
             yield f"{key} is {value}, expected a finite number"
+    if training.batch_size > DEFAULT_LIMITS.max_samples:
+        yield (
+            f"training.batch_size is {training.batch_size}, expected at most {DEFAULT_LIMITS.max_samples}:"
+            " the samples of a step are told in one message"
+        )
     if training.microbatches > training.batch_size:
         yield (
             f"training.microbatches is {training.microbatches}, expected at most training.batch_size"

@@ -19,6 +19,7 @@ from brigade.wire.errors import RemoteProtocolError
 from brigade.wire.message_parts import FileSpec, StageStatistics
 from brigade.wire.plan import Boundary, Plan
 from brigade.wire.run_spec import RunSpec, TextData, TokenData
+from brigade.wire.validity import MAX_INT
 
 SAVING_LIMIT_S = 300.0  # without a byte of an awaited checkpoint
 RECENT_STEPS = 20
@@ -107,7 +108,7 @@ class Tally:
     def add(self, commit: Commit) -> None:
         """Count a committed step."""
         self.steps_done = commit.step + 1
-        self.tokens_seen += commit.tokens
+        self.tokens_seen = min(self.tokens_seen + commit.tokens, MAX_INT)  # whatever is reported, it can be told on
         self.last_commit = commit
         self.durations_s = [*self.durations_s, commit.duration_s][-RECENT_STEPS:]
         self.tokens = [*self.tokens, commit.tokens][-RECENT_STEPS:]

@@ -203,7 +203,7 @@ class StepRounds:
             attempt=self._attempt,
             generation=self._plan.generation,
             loss=_mean(report.loss_sum, report.target_count),
-            gradient_norm=step.norm if math.isfinite(step.norm) else None,
+            gradient_norm=None if step.decision.skip else step.norm,
             learning_rate=step.decision.learning_rate,
             gradient_scale=step.decision.gradient_scale,
             skipped=step.decision.skip,

@@ -12,6 +12,7 @@ from brigade.coordinator.run_state import News, RunState
 from brigade.coordinator.run_table import State
 from brigade.wire.message_parts import StageStatistics
 from brigade.wire.messages import ApplyStep, BeginTraining, Evaluated, GradientsReady, StepApplied
+from brigade.wire.validity import MAX_INT
 
 LEAST_WATCH_S = 30.0
 WATCH_STEPS = 10  # a step is slow when it takes as long as so many usual ones
@@ -144,4 +145,5 @@ def _tell_slow(run: RunState, now: float) -> Note:
 
 
 def _sum(a: StageStatistics, b: StageStatistics) -> StageStatistics:
-    return StageStatistics(**{f.name: getattr(a, f.name) + getattr(b, f.name) for f in fields(StageStatistics)})
+    sums = {f.name: getattr(a, f.name) + getattr(b, f.name) for f in fields(StageStatistics)}
+    return StageStatistics(**{name: min(total, MAX_INT) for name, total in sums.items()})

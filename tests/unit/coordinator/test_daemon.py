@@ -17,11 +17,12 @@ from tests.unit.coordinator.wire_node import WireNode
 
 from brigade.coordinator.ask import ask
 from brigade.coordinator.daemon import run_coordinator
+from brigade.coordinator.mouthpiece import Mouthpiece
 from brigade.coordinator.record import recorded_status
 from brigade.coordinator.run_directory import read_address, write_address
 from brigade.coordinator.store import Store
 from brigade.wire import messages as m
-from brigade.wire.errors import ConfigError
+from brigade.wire.errors import ConfigError, LocalProtocolError
 from brigade.wire.invite import Invite
 from brigade.wire.network import Network
 from brigade.wire.private_file import read_private
@@ -145,6 +146,20 @@ def test_the_owner_asks_stops_and_resumes(run_file):
     np.testing.assert_array_equal(load_file(directory / "model.safetensors")["3.w"], [21.0])
     with Store(directory / "run.sqlite", readonly=True) as store:
         assert [(c.step, c.attempt) for c in store.commits()] == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 2), (5, 2)]
+
+
+def test_a_command_that_cannot_be_carried_out_ends_the_run_with_its_reason(run_file, monkeypatch):
+    tell = Mouthpiece.tell
+
+    def broken(self, command):
+        if isinstance(command.message, m.BeginTraining):
+            raise LocalProtocolError("cannot send BeginTraining: it is too long")
+        tell(self, command)
+
+    monkeypatch.setattr(Mouthpiece, "tell", broken)
+    assert up(run_file, Fleet(run_file)) == 1
+    reason = recorded_status(run_file.parent / "out")["reason"]
+    assert reason == "Tell cannot be carried out: LocalProtocolError: cannot send BeginTraining: it is too long"
 
 
 def test_ctrl_c_once_saves_and_twice_does_not_wait(run_file):

@@ -18,6 +18,8 @@ from brigade.coordinator.run_events import (
     StoreCommit,
 )
 from brigade.wire import messages as m
+from brigade.wire.encoding import decode, encode
+from brigade.wire.message_parts import StageStatistics
 
 
 def test_a_lost_node_ends_the_run_and_says_where_a_resume_begins():
@@ -67,6 +69,32 @@ def test_a_failing_block_reaches_the_screen():
     text = "node bob (stage 1, blocks 2-3) failed in step 2, forward of microbatch 1: RuntimeError: boom"
     assert text in world.end.reason
     assert text in world.nodes["ada"].ended.reason
+
+
+def test_a_spare_that_fails_is_told_of_once_and_sent_away():
+    world = World()
+    world.join("ada", "bob")
+    world.run(until=lambda w: w.core.run.tally.steps_done == 2)
+    (spare,) = world.join("cleo")
+    for _ in range(5):
+        spare.say(m.NodeFailed(stage=-1, step=-1, what="building", error="RuntimeError: boom"))
+    assert world.run().exit_code == 0
+    assert len([note for note in world.notes if "boom" in note]) == 1
+    assert "spare node cleo failed, building: RuntimeError: boom" in world.notes
+    assert "spare node cleo is lost: it failed" in world.notes
+    assert any("cleo" in line and "xx it failed" in line for line in world.transcript)
+
+
+def test_the_state_can_be_told_whatever_was_reported():
+    world = World()
+    world.join("ada", "bob")
+    world.run(until=lambda w: w.core.run.tally.steps_done == 2)
+    most = 2**53 - 1
+    world.core.run.tally.tokens_seen = most
+    world.core.run.line.totals = [StageStatistics(tokens=most, forward_s=float(most))] * 2
+    assert world.run().exit_code == 0
+    status = decode(encode(m.StatusTold(status=world.core.status(world.now)))).status
+    assert status["tokens"] == status["stages"][0]["tokens"] == most
 
 
 def test_the_owner_stops_a_run_in_good_order():

@@ -82,6 +82,7 @@ MISTAKES = {
     "bad name": ('name = "toy"', 'name = "../x"', "name: expected", "found '../x'"),
     "not TOML": ("[model]", "[model", "is not TOML", "line"),
     "too many microbatches": ("max_steps = 10", "max_steps = 10\nbatch_size = 2", "training.microbatches is 4", "at most training.batch_size (2)"),
+    "too large a batch": ("max_steps = 10", "max_steps = 10\nbatch_size = 65537", "training.batch_size is 65537", "at most 65536"),
     "too much warm-up": ("max_steps = 10", "max_steps = 10\nwarmup_steps = 11", "training.warmup_steps is 11", "at most max_steps (10)"),
     "decay without wsd": ("max_steps = 10", "max_steps = 10\ndecay_steps = 3", "training.decay_steps is 3", "found 'constant'"),
     "warm-up meets decay": ("max_steps = 10", 'max_steps = 10\nlr_scheduler_type = "wsd"\nwarmup_steps = 6\ndecay_steps = 6', "warmup_steps + decay_steps is 12", "at most max_steps (10)"),

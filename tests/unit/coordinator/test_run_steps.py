@@ -5,7 +5,8 @@ import math
 import pytest
 
 from brigade.coordinator.run_steps import StepRounds
-from brigade.wire.messages import GradientsReady
+from brigade.wire.message_parts import StageStatistics
+from brigade.wire.messages import GradientsReady, StepApplied
 from brigade.wire.plan import NodeContact, Plan, StagePlan
 from brigade.wire.run_spec import TrainingSpec
 
@@ -46,3 +47,19 @@ def test_the_decision_does_not_depend_on_which_stage_reports_first(first):
         decision = rounds.take_gradients(report)
     assert decision is not None
     assert decision.gradient_scale == 0.5 / (math.sqrt(sum(SQUARES)) + 1e-6)
+
+
+def test_a_skipped_step_has_no_norm():
+    rounds = make_rounds()
+    last = len(SQUARES) - 1
+    for stage in range(last + 1):
+        samples = (0, 1) if stage == last else ()
+        rounds.take_gradients(
+            GradientsReady(generation=0, step=0, stage=stage, squared_norm=1.0, finite=stage != 1, samples=samples)
+        )
+    updates = [
+        StepApplied(generation=0, step=0, stage=stage, statistics=StageStatistics()) for stage in range(last + 1)
+    ]
+    *_, commit = [rounds.take_update(update, 1.0) for update in updates]
+    assert commit.skipped
+    assert commit.gradient_norm is None
