@@ -161,10 +161,11 @@ def take_checkpoint(run: RunState, news: News, now: float) -> Outcome:  # noqa: 
     assert run.line is not None
     steps_done = news.content.steps_done
     run.line.saves.closed(steps_done)
+    dropped = run.line.saves.give_up_older(steps_done)
     run.line.rounds.save_allowed = not run.line.saves.pending
     run.tally.sealed_steps = max(steps_done, run.tally.sealed_steps or 0)
     text = f"the checkpoint of {counted(steps_done, 'step')} is complete ({news.content.size / 1e6:.1f} MB)"
-    outcome: Outcome = [Note(kind="saved", text=text)]
+    outcome: Outcome = [Note(kind="saved", text=text), *dropped]
     return [*outcome, *(settle(run) if run.state is State.SAVING else [])]
 
 

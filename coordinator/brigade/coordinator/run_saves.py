@@ -127,6 +127,13 @@ class SaveRounds:
             del self._saves[steps_done]
         return [DropCheckpoint(steps_done=steps_done) for steps_done in lost]
 
+    def give_up_older(self, steps_done: int) -> list[RunCommand]:
+        """Drop what still waits for files of checkpoints before this one, which is sealed."""
+        lost = [number for number, save in self._saves.items() if number < steps_done and not save.sealing]
+        for number in lost:
+            del self._saves[number]
+        return [DropCheckpoint(steps_done=number) for number in lost]
+
     def give_up_uncommitted(self, except_for: int | None) -> list[RunCommand]:
         """Drop every checkpoint whose last step will never be committed; one that is being stored is spared."""
         lost = [

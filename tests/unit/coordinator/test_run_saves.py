@@ -38,9 +38,9 @@ def test_a_stage_cannot_announce_the_files_of_another():
     assert "StateSaved of stage 0, which it does not hold" in world.end.reason
 
 
-def stuck_world():
+def stuck_world(max_steps=2000):
     """A run whose first checkpoint lacks the files of bob."""
-    world = World(make_spec(max_steps=2000, save_steps=3))
+    world = World(make_spec(max_steps=max_steps, save_steps=3))
     dropped = []
 
     def lose(command):
@@ -87,3 +87,12 @@ def test_a_checkpoint_that_comes_slowly_is_waited_for():
     world.handle(PartsProgressed(steps_done=3, received_bytes=3))  # parts without a byte
     idle(world, SAVING_LIMIT_S + 1)
     assert dropped == [3]
+
+
+def test_a_run_that_is_saved_to_its_end_does_not_wait_for_an_older_checkpoint():
+    world, dropped = stuck_world(max_steps=12)
+    begun = world.now
+    assert world.run().exit_code == 0
+    assert dropped == [3]
+    assert world.core.run.tally.sealed_steps == 12
+    assert world.now == begun
