@@ -7,7 +7,7 @@ import typer
 
 RunDirectory = Annotated[
     Path | None,
-    typer.Argument(metavar="[RUN_DIR]", help="The run's directory; the run that was started last when absent."),
+    typer.Argument(metavar="RUN_DIR", help="The run's directory; the run that was started last when absent."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more while working.")]

@@ -9,7 +9,7 @@ from brigade.cli.choices import EndWithStdin, Quiet, Verbose, verbosity_of
 
 RunFile = Annotated[
     Path | None,
-    typer.Argument(metavar="[RUN.toml]", help="The run file; with --resume, that of the last run when absent."),
+    typer.Argument(metavar="RUN.toml", help="The run file; with --resume, that of the last run when absent."),
 ]
 Resume = Annotated[
     bool,
