@@ -74,10 +74,10 @@ def settle(run: RunState) -> Outcome:
         run.exporting = True
         run.limit = None
         return [ExportModel(steps_done=run.tally.sealed_steps)]
-    return close(run, _with_hint(run, run.ending))
+    return close(run, with_hint(run, run.ending))
 
 
-def _with_hint(run: RunState, ending: Ending) -> Ending:
+def with_hint(run: RunState, ending: Ending) -> Ending:
     """Add where a resume will begin."""
     done, sealed = run.tally.steps_done, run.tally.sealed_steps
     if sealed is None:
@@ -310,9 +310,9 @@ def end_without_store(run: RunState, news: News, now: float) -> Outcome:
 
 def stop_now(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG001 - one signature for all reactions
     """React to the owner's wish before anything is trained."""
-    reason = str(news.content)
-    ending = Ending(State.STOPPED, STOPPED, f"{reason} after {counted(run.tally.steps_done, 'step')}")
-    return close(run, _with_hint(run, ending))
+    early = "" if run.tally.steps_done else " before the first step"
+    ending = Ending(State.STOPPED, STOPPED, f"{news.content}{early}")
+    return close(run, with_hint(run, ending))
 
 
 def stop_after_step(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG001 - one signature for all reactions
@@ -331,5 +331,5 @@ def abort(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG001 - o
     reason = "interrupted twice"
     if run.state.over:
         return [EndRun(exit_code=INTERRUPTED, state=run.state.value, reason=reason, hurry=True)]
-    outcome = close(run, _with_hint(run, Ending(State.STOPPED, INTERRUPTED, reason)))
+    outcome = close(run, with_hint(run, Ending(State.STOPPED, INTERRUPTED, reason)))
     return [*outcome[:-1], EndRun(exit_code=INTERRUPTED, state=State.STOPPED.value, reason=reason, hurry=True)]

@@ -5,7 +5,7 @@ Reactions of the run core, see `run_table`.
 
 from dataclasses import fields
 
-from brigade.coordinator.run_closing import await_saving, close, drop_stuck, fail, settle
+from brigade.coordinator.run_closing import await_saving, close, drop_stuck, fail, settle, with_hint
 from brigade.coordinator.run_events import CommitStored, Note, StoreCommit, StoreEvaluation
 from brigade.coordinator.run_membership import Outcome
 from brigade.coordinator.run_state import News, RunState
@@ -102,7 +102,7 @@ def look_at_clock(run: RunState, news: News, now: float) -> Outcome:  # noqa: AR
     """React to a deadline of the run itself."""
     if run.limit is not None and now >= run.limit.at:
         if run.state is State.SAVING and run.ending is not None and run.ending.state is State.FAILED:
-            return close(run, run.ending)
+            return close(run, with_hint(run, run.ending))
         reason, run.limit = run.limit.reason, None
         return fail(run, reason, now)
     outcome = drop_stuck(run, now) if run.state is State.TRAINING else []

@@ -134,6 +134,17 @@ def test_a_stop_while_nodes_gather_ends_at_once():
     world.join("ada")
     world.handle(StopAsked(reason="stopped by Ctrl-C"))
     assert world.end.exit_code == 3
+    assert world.end.reason == "stopped by Ctrl-C before the first step"
+
+
+def test_a_failed_run_that_waits_in_vain_for_a_checkpoint_still_says_where_it_stands():
+    world = World(make_spec(max_steps=100))
+    ada, _ = world.join("ada", "bob")
+    ada.save = lambda order: None
+    world.run(until=lambda w: w.core.run.tally.steps_done == 5)
+    world.kill_node("bob")
+    assert world.run().exit_code == 1
+    assert world.end.reason.endswith("; 5 steps are done, none is in a checkpoint")
 
 
 def test_a_step_that_cannot_be_stored_ends_the_run():
