@@ -1,3 +1,5 @@
+import logging
+
 import pytest
 import typer
 
@@ -52,5 +54,6 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
     def broken():
         raise ZeroDivisionError
 
+    monkeypatch.setattr(logging.getLogger("brigade"), "handlers", [])  # another test's journal
     with pytest.raises(ZeroDivisionError):
         run_main(monkeypatch, broken)
