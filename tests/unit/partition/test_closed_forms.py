@@ -144,7 +144,12 @@ def test_updates_crossed_and_gates() -> None:
         least_per_update(14, 1)
 
 
-@given(w=st.integers(0, 40), versions=st.integers(2, 5), update_s=st.just(0.0) | st.floats(1e-6, 9), period=st.floats(0.1, 3))
+@given(
+    w=st.integers(0, 40),
+    versions=st.integers(2, 5),
+    update_s=st.just(0.0) | st.floats(1e-6, 9),
+    period=st.floats(0.1, 3),
+)
 def test_the_least_number_a_batch_is_the_least(w: int, versions: int, update_s: float, period: float) -> None:
     least = least_per_update(w, versions, update_s, period)
     assert gate_is_free([w], least, versions, update_s * (1 - 1e-9), period)
