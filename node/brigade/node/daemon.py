@@ -31,7 +31,7 @@ from brigade.node.stage_events import TrainingBegun
 from brigade.node.stage_shell import StageShell
 from brigade.node.state_files import StateFile, write
 from brigade.wire.encoding import Message
-from brigade.wire.endpoint import parse_endpoint
+from brigade.wire.endpoint import Endpoint, parse_endpoint
 from brigade.wire.errors import BrigadeError, ConfigError, RemoteProtocolError
 from brigade.wire.invite import Invite, prove
 from brigade.wire.journal import open_journal
@@ -68,7 +68,7 @@ def run_node(options: NodeOptions) -> int:
 
         async def live() -> tuple[int, bool]:
             daemon = NodeDaemon(options, invite, directory, device)
-            return await daemon.run(listen.host, listen.port), daemon.computing
+            return await daemon.run(listen), daemon.computing
 
         exit_code, computing = asyncio.run(live())
     finally:
@@ -109,12 +109,10 @@ class NodeDaemon:
         self._data_port = 0
         self.computing = False  # at the end: something is still being computed
 
-    async def run(self, host: str, port: int) -> int:
+    async def run(self, listen: Endpoint) -> int:
         """Live until the core ends the daemon; return the exit code."""
         try:
-            self._data_port = await self._data.listen(
-                parse_endpoint(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-            )
+            self._data_port = await self._data.listen(listen)
             for number, code, grace_s in (
                 (signal.SIGINT, 130, INTERRUPT_GRACE_S),
                 (signal.SIGTERM, 0, TERMINATE_GRACE_S),
