@@ -3,14 +3,16 @@
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from brigade.cli.curve import draw_png
 from brigade.cli.ngram import counting_loss
 from brigade.cli.report import DemoReport, link_traffic
-from brigade.cli.trained import load_trained, validation_loss, written_sample
+from brigade.cli.trained import validation_loss, written_sample
 from brigade.coordinator.export import MODEL_NAME
 from brigade.coordinator.record import stage_totals
 from brigade.coordinator.store import STORE_NAME, Store
+from brigade.partition.exported import load_plain
 from brigade.partition.samples import Source, open_data
 from brigade.wire.errors import BrigadeError
 from brigade.wire.run_spec import RunSpec, TextData
@@ -32,7 +34,8 @@ def examine(run_dir: Path, next_command: str) -> DemoReport:
     assert isinstance(run.spec.data, TextData)
     data = open_data(run.spec.data, Path(run.spec.data.path))
     unigram, bigram = counting_losses(run.spec, data)
-    model = load_trained(run.spec, run_dir / MODEL_NAME)
+    torch.set_num_threads(1)  # small tensors: more threads only wait for one another, above all on a busy machine
+    model = load_plain(run_dir / MODEL_NAME)
     train_loss = [(commit.step + 1, commit.loss) for commit in commits if commit.loss is not None]
     held_out = [(each.step + 1, each.loss) for each in evaluations if each.loss is not None]
     picture = run_dir / "loss.png"

@@ -1,28 +1,16 @@
-"""The trained model in the hands of a plain torch program: loaded, evaluated, and made to write."""
-
-from pathlib import Path
+"""The trained model in the hands of a plain torch program: evaluated, and made to write."""
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch.nn import functional
 
-from brigade.partition.chain import PlainModel, plain_model
+from brigade.partition.chain import PlainModel
 from brigade.partition.generate import sample_text
 from brigade.partition.samples import Source
-from brigade.wire.run_spec import RunSpec
 
 EVALUATION_BATCH = 64
 TEMPERATURE = 0.8
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-
-
-def load_trained(spec: RunSpec, path: Path) -> PlainModel:
-    """Return the whole model with the weights of `path`; every name must match."""
-    torch.set_num_threads(1)  # small tensors: more threads only wait for one another, above all on a busy machine
-    model = plain_model(spec.model, spec.seed)
-    model.load_state_dict(load_file(path), strict=True)
-    return model.eval()
 
 
 def validation_loss(model: PlainModel, data: Source) -> float:

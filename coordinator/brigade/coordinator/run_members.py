@@ -30,7 +30,6 @@ class Member:
     incarnation: str
     device: DeviceReport
     control: int
-    joined_at: float
     heard_at: float
     closed_at: float | None = None
     pulse: Pulse = field(default_factory=lambda: Pulse(number=0, incarnation=""))

@@ -228,7 +228,6 @@ class Membership:
             incarnation=hello.incarnation,
             device=usable_device(hello),
             control=opened.connection,
-            joined_at=now,
             heard_at=now,
         )
         self.members[member.node_id] = member

@@ -107,11 +107,6 @@ class Connection:
         return self._session.has_route
 
     @property
-    def silence_s(self) -> float:
-        """Seconds since the other side was last heard."""
-        return self._loop.time() - self._session.heard_at
-
-    @property
     def queued_bytes(self) -> int:
         """Payload bytes accepted by `send` and not yet acknowledged by the other side."""
         return self._session.outbox.queued_bytes
