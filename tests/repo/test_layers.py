@@ -52,7 +52,13 @@ EDGES = {
 
 # Import name -> distribution, where they differ.
 DISTRIBUTION = {"zmq": "pyzmq"}
-ONLY_IN = {"typer": {"cli"}, "rich": {"cli", "coordinator", "node"}, "matplotlib": {"cli"}, "plotext": {"cli"}}
+ONLY_IN = {
+    "typer": {"cli"},
+    "rich": {"cli", "coordinator", "node"},
+    "matplotlib": {"cli"},
+    "plotext": {"cli"},
+    "plotly": {"lab"},
+}
 
 
 def source_files():
@@ -173,7 +179,8 @@ def test_modules_do_not_import_in_circles():
 
 def test_every_third_party_import_is_a_declared_dependency():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["plot"]]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["plot"], *extras["report"]]
     declared = {re.match(r"[A-Za-z0-9_-]+", requirement).group().lower() for requirement in wanted}
     for path in FILES:
         for top in {name.split(".")[0] for name in imports_of(path)} - set(sys.stdlib_module_names) - {"brigade"}:

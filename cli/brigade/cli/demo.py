@@ -51,9 +51,9 @@ def demo(
         if code == 1:
             typer.echo(f"What each node said lies in {run_dir / NODES}.", err=True)
         raise typer.Exit(code)
+    from brigade.cli.demo_report import show, write_json
     from brigade.cli.examine import examine  # now, because torch takes memory and seconds
     from brigade.cli.example import example_file
-    from brigade.cli.report import show, write_json
 
     report = examine(run_dir, f"brigade up {shown_path(example_file('quickstart/run.toml'))}")
     if report_file:

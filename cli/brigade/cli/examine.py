@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from brigade.cli.curve import draw_png
+from brigade.cli.demo_report import DemoReport, link_traffic
 from brigade.cli.ngram import counting_loss
-from brigade.cli.report import DemoReport, link_traffic
 from brigade.cli.trained import validation_loss, written_sample
 from brigade.coordinator.export import MODEL_NAME
 from brigade.coordinator.record import stage_totals

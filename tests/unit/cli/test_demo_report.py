@@ -5,7 +5,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from brigade.cli.report import DemoReport, link_traffic, show, write_json
+from brigade.cli.demo_report import DemoReport, link_traffic, show, write_json
 from brigade.wire.message_parts import StageStatistics
 from brigade.wire.plan import NodeContact, StagePlan
 
