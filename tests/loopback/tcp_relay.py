@@ -1,4 +1,4 @@
-"""A TCP relay on 127.0.0.1 that cuts, stalls and counts what passes."""
+"""A TCP relay on 127.0.0.1 that cuts, stalls, delays and counts what passes."""
 
 import asyncio
 import contextlib
@@ -9,13 +9,14 @@ from typing import Self
 class Relay:
     """Listens on a port of its own and passes bytes on to `port`, until told otherwise."""
 
-    def __init__(self, port: int, cut_after: tuple[int, ...] = ()) -> None:
+    def __init__(self, port: int, cut_after: tuple[int, ...] = (), delay_s: float = 0.0) -> None:
         self.target = port
         self.port = 0
         self.connections = 0
         self.cuts = 0
         self.connected = asyncio.Event()
         self._cut_after = list(cut_after)  # bytes from dialler to listener, one number for each connection
+        self._delay_s = delay_s  # one way; connecting itself takes no time
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -74,6 +75,9 @@ class Relay:
                     await writer.drain()
                     self.cut()
                     return
+                if self._delay_s:
+                    asyncio.get_running_loop().call_later(self._delay_s, writer.write, data)
+                    continue
                 writer.write(data)
                 await writer.drain()
-        writer.close()
+        asyncio.get_running_loop().call_later(self._delay_s, writer.close)  # after what is on its way

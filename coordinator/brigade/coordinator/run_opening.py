@@ -9,7 +9,7 @@ from brigade.coordinator.run_events import MakePlan, Note, OfferFiles, PlanMade,
 from brigade.coordinator.run_members import NodeGone, NodeJoined
 from brigade.coordinator.run_membership import Outcome
 from brigade.coordinator.run_state import Ending, Limit, News, RunState
-from brigade.coordinator.run_survey import LINKS_LIMIT_S, PROFILE_LIMIT_S, Survey
+from brigade.coordinator.run_survey import PROFILE_LIMIT_S, Survey
 from brigade.coordinator.run_table import State
 from brigade.coordinator.run_training import begin_training, look_at_clock
 from brigade.coordinator.wording import counted, show_duration
@@ -133,7 +133,7 @@ def take_profile(run: RunState, news: News, now: float) -> Outcome:
     outcome += run.survey.begin_links()
     if run.survey.linked:
         return [*outcome, *_plan(run)]
-    _await_survey(run, now, LINKS_LIMIT_S)
+    _await_survey(run, now, run.survey.links_limit_s)
     return [*outcome, Note(kind="measuring", text="the nodes time their links")]
 
 
@@ -146,7 +146,7 @@ def take_links(run: RunState, news: News, now: float) -> Outcome:
     if run.survey.linked:
         return [*outcome, *_plan(run)]
     if outcome:
-        _await_survey(run, now, LINKS_LIMIT_S)
+        _await_survey(run, now, run.survey.links_limit_s)
     return outcome
 
 

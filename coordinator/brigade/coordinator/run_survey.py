@@ -15,8 +15,8 @@ from brigade.wire.messages import LinksMeasured, MeasureLinks, ProfileBlocks
 from brigade.wire.plan import Boundary
 
 PROFILE_LIMIT_S = 900.0
-LINKS_DEADLINE_S = 10.0
-LINKS_LIMIT_S = LINKS_DEADLINE_S + 30.0
+LINKS_DEADLINE_S = 16.0  # of one link: half of it to connect, ten round trips of the longest lines
+LINKS_GRACE_S = 30.0  # beyond the deadlines of all links of a node
 LEAST_PAYLOAD_BYTES, MOST_PAYLOAD_BYTES = 64 * 1024, 4 * 1024 * 1024
 
 
@@ -90,6 +90,11 @@ class Survey:
         if len(self.members) == 1:
             self._unlinked.clear()
         return [self._measure(self._unlinked[0])] if self._unlinked else []
+
+    @property
+    def links_limit_s(self) -> float:
+        """Return how long the node whose turn it is may take for all its links, if none of them answers."""
+        return (len(self.members) - 1) * LINKS_DEADLINE_S + LINKS_GRACE_S
 
     def take_links(self, member: Member, message: LinksMeasured) -> list[RunCommand]:
         """Take what a node's links carry and let the next one begin."""

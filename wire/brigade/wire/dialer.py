@@ -137,9 +137,11 @@ class Dialer:
         self._attempts += 1
         # With several addresses one that swallows packets must leave time for the others.
         connect_timeout_s = self._deadline_s / (len(addresses) + 1) if len(addresses) > 1 else 0.0
+        # A handshake takes three round trips and a half, each of which may be long; only other addresses limit it.
+        handshake_s = self._deadline_s / len(addresses)
         try:
             source = source_for(self._source_host, address)
-            self._attempt = Attempt(self, address, source, connect_timeout_s, self._deadline_s / 2)
+            self._attempt = Attempt(self, address, source, connect_timeout_s, handshake_s)
         except zmq.ZMQError as error:  # no file descriptor left, or an address of a kind that this machine lacks
             self._fail("unreachable", f"cannot connect to {self._label}: {(error.strerror or str(error)).lower()}")
             return
