@@ -46,7 +46,7 @@ EDGES = {
     "state_files",
     "coordinator": "ask checkpoints collector daemon export file_server forgiving_stream intake ledger_thread listeners planner "
     "mouthpiece progress record run_directory store",
-    "lab": "fleet nursery nursery_handle precise_loop relay relay_flow relay_handle relay_process result runner",
+    "lab": "examine fleet nursery nursery_handle precise_loop relay relay_flow relay_handle relay_process runner",
     "cli": "*",  # a command line is nothing but an edge
 }
 

@@ -39,7 +39,7 @@ def lab(
     from rich.console import Console
 
     from brigade.cli.lab_progress import LabProgress
-    from brigade.lab.result import examine
+    from brigade.lab.examine import examine
     from brigade.lab.runner import RUN_DIR, run_experiment
     from brigade.lab.scenario import read_scenario
 

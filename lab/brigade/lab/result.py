@@ -1,23 +1,9 @@
 """What came out of an experiment, as one value and as JSON with stable keys; the README of the lab documents them."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from msgspec import DecodeError, Struct, ValidationError, json
 
-from msgspec import Struct, json
-
-from brigade.coordinator.record import stage_totals
-from brigade.coordinator.run_events import Commit
-from brigade.coordinator.store import STORE_NAME, Store
-from brigade.lab.bound import Bound, bound_of
-from brigade.lab.observed import Observed
 from brigade.lab.relay_orders import RouteCount
-from brigade.lab.scenario import Scenario
-from brigade.partition.batching import Batching
-from brigade.wire.message_parts import StageStatistics
-from brigade.wire.plan import Plan
-from brigade.wire.run_spec import RunSpec
+from brigade.wire.errors import ConfigError
 
 RESULT_VERSION = 1
 
@@ -104,109 +90,18 @@ class Result(Struct, frozen=True, kw_only=True):
         return json.format(json.encode(self), indent=2) + b"\n"
 
 
-def examine(scenario: Scenario, run_dir: Path, observed: Observed) -> Result:
-    """Return the result of an experiment from what was seen and from the ledger of its run."""
-    spec = scenario.run.spec
-    plan: Plan | None = None
-    commits: list[Commit] = []
-    held_out: list[tuple[int, float | None]] = []
-    if (run_dir / STORE_NAME).is_file():
-        with Store(run_dir / STORE_NAME, readonly=True) as store:
-            plan, commits = store.latest_plan(), list(store.commits())
-            held_out = [(each.step + 1, each.loss) for each in store.evaluations()]
-    totals = stage_totals(commits, plan.generation) if plan else []
-    tokens, seconds = sum(commit.tokens for commit in commits), max((seen.at_s for seen in observed.steps), default=0.0)
-    tokens_per_s = tokens / seconds if seconds > 0 else 0.0
-    bound = _bound(scenario, plan, commits, totals)
-    losses = [commit.loss for commit in commits]
-    traffic = observed.traffic
-    return Result(
-        version=RESULT_VERSION,
-        scenario=scenario.spec.name,
-        seed=observed.seed,
-        exit_code=observed.exit_code,
-        reason=observed.reason,
-        steps_committed=len(commits),
-        max_steps=spec.training.max_steps,
-        tokens=tokens,
-        seconds=seconds,
-        tokens_per_s=tokens_per_s,
-        bound_tokens_per_s=bound.tokens_per_s if bound else None,
-        efficiency=tokens_per_s / bound.tokens_per_s if bound else None,
-        limited_by=bound.limited_by if bound else "",
-        loss=Losses(
-            first=losses[0] if losses else None,
-            last=losses[-1] if losses else None,
-            validation=held_out[-1][1] if held_out else None,
-            curve=_curve(commits, observed),
-            held_out=tuple(held_out),
-        ),
-        wire=Wire(
-            activation_bytes_per_token=_per_token(commits, "forward_bytes"),
-            gradient_bytes_per_token=_per_token(commits, "backward_bytes"),
-            bytes=sum(route.delivered for route in traffic.routes) if traffic else 0,
-            routes=traffic.routes if traffic else (),
-        ),
-        waits=tuple(_waits(index, plan, total) for index, total in enumerate(totals) if plan),
-        stages=tuple(f"{s.contact.name}: {s.first_block}-{s.end_block - 1}" for s in plan.stages) if plan else (),
-        recoveries=observed.recoveries,
-        moves=0,
-        ledger=judge_ledger(commits, spec, plan.train_samples if plan else 0),
-        events=tuple((event.at_s, event.text) for event in observed.events),
-        relay_late_mean_s=traffic.late_mean_s if traffic else 0.0,
-        relay_late_most_s=traffic.late_most_s if traffic else 0.0,
-    )
+class _Head(Struct):
+    version: int
 
 
-def judge_ledger(commits: Sequence[Commit], spec: RunSpec, train_samples: int) -> Ledger:
-    """Hold the samples of committed steps against those that belong to these steps by seed, step by step."""
-    lost: Counter[tuple[int, int]] = Counter()
-    repeated: Counter[tuple[int, int]] = Counter()
-    training = spec.training
-    if commits:
-        batching = Batching(
-            samples=train_samples,
-            batch_size=training.batch_size,
-            microbatches=training.microbatches,
-            seed=spec.seed,
-            shuffle=training.shuffle,
-        )
-        last = max(commit.step for commit in commits)
-        wanted = Counter((step, int(i)) for step in range(last + 1) for i in batching.sample_ids(step))
-        found = Counter((commit.step, i) for commit in commits for i in commit.samples)
-        lost, repeated = wanted - found, found - wanted
-    return Ledger(
-        committed=sum(len(commit.samples) for commit in commits), lost=lost.total(), repeated=repeated.total()
-    )
-
-
-def _bound(
-    scenario: Scenario, plan: Plan | None, commits: Iterable[Commit], totals: Sequence[StageStatistics]
-) -> Bound | None:
-    if plan is None or not totals:
-        return None
-    steps = sum(commit.generation == plan.generation for commit in commits)
-    return bound_of(plan.stages, totals, steps * plan.microbatches, scenario.hosts)
-
-
-def _curve(commits: Sequence[Commit], observed: Observed) -> tuple[Point, ...]:
-    at_s = {seen.step: seen.at_s for seen in observed.steps}  # of a replayed step the last time
-    points, tokens = [], 0
-    for commit in commits:
-        tokens += commit.tokens
-        points.append(Point(commit.step + 1, round(at_s.get(commit.step + 1, 0.0), 4), tokens, commit.loss))
-    return tuple(points)
-
-
-def _per_token(commits: Sequence[Commit], direction: str) -> float:
-    tokens = sum(commit.tokens for commit in commits)
-    sent = sum(getattr(stage, direction) for commit in commits for stage in commit.statistics)
-    return sent / tokens if tokens else 0.0
-
-
-def _waits(index: int, plan: Plan, total: StageStatistics) -> StageWaits:
-    facts: dict[str, Any] = {
-        name: round(getattr(total, name), 4)
-        for name in ("wall_s", "forward_s", "backward_s", "optimizer_s", "wait_s", "encode_s", "decode_s")
-    }
-    return StageWaits(stage=index, node=plan.stages[index].contact.name, **facts)
+def parse_result(data: bytes, where: str) -> Result:
+    """Return the result that a file holds. Raises ConfigError, which names `where`, for anything else."""
+    try:
+        version = json.decode(data, type=_Head).version
+        if version != RESULT_VERSION:
+            raise ConfigError(f"{where}: version {version} of results; this version of brigade reads {RESULT_VERSION}")
+        return json.decode(data, type=Result)
+    except ValidationError as error:
+        raise ConfigError(f"{where} is not the result of an experiment: {error}") from error
+    except DecodeError as error:
+        raise ConfigError(f"{where} is not JSON: {error}") from error

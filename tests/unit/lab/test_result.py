@@ -10,9 +10,10 @@ import pytest
 from brigade.coordinator.run_events import Commit, Evaluation
 from brigade.coordinator.store import Store
 from brigade.lab.bound import bound_of
+from brigade.lab.examine import examine, judge_ledger
 from brigade.lab.observed import Observed, SeenStep
 from brigade.lab.relay_orders import Counted, RouteCount
-from brigade.lab.result import Result, examine, judge_ledger
+from brigade.lab.result import Result
 from brigade.lab.scenario import Scenario
 from brigade.lab.scenario_spec import HostSpec, ScenarioSpec
 from brigade.partition.batching import Batching
