@@ -43,7 +43,7 @@ EDGES = {
     "compression": "",
     "partition": "exported measure",
     "node": "building coordinator_links daemon data_links device directory emulation files stage_compute stage_shell stage_state "
-    "state_files",
+    "stage_work state_files timeline_file",
     "coordinator": "ask checkpoints collector daemon export file_server forgiving_stream intake ledger_thread listeners planner "
     "mouthpiece progress record run_directory store",
     "lab": "examine fleet nursery nursery_handle precise_loop relay relay_flow relay_handle relay_process runner",

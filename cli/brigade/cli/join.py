@@ -68,6 +68,12 @@ Patience = Annotated[
         envvar="BRIGADE_PATIENCE", metavar="SECONDS", min=0.0, help="How long to look for a coordinator that has gone."
     ),
 ]
+Timeline = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Write what this node does when to a file, as JSON lines; at most 64 MiB are kept."
+    ),
+]
 Emulate = Annotated[
     str,
     typer.Option(
@@ -88,6 +94,7 @@ def join(
     memory: Memory = "",
     trust: Trust = None,
     patience: Patience = 600.0,
+    timeline: Timeline = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
     emulate: Emulate = "",
@@ -112,6 +119,7 @@ def join(
         memory_limit_bytes=parse_byte_size(memory, "--memory") if memory else 0,
         trusted=tuple(trust or ()),
         patience_s=patience,
+        timeline=timeline,
         emulate=emulate,
         verbosity=verbosity_of(verbose, quiet),
     )

@@ -345,6 +345,7 @@ def node_arguments(host: HostSpec, place: Place, run_dir: Path, nodes_dir: Path)
         *("--name", host.name, "--state", nodes_dir / host.name),
         *("--listen", place.listen, "--advertise", place.outer_host),
         *("--device", "cpu", "--threads", "1"),
+        *("--timeline", nodes_dir / f"{host.name}.timeline"),
         *(("--memory", host.memory) if host.memory else ()),
     ]
 

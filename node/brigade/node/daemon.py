@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 
 import torch
 
@@ -30,6 +31,8 @@ from brigade.node.stage_error import StageError
 from brigade.node.stage_events import TrainingBegun
 from brigade.node.stage_shell import StageShell
 from brigade.node.state_files import StateFile, write
+from brigade.node.timeline import Label
+from brigade.node.timeline_file import Recorder
 from brigade.wire.encoding import Message
 from brigade.wire.endpoint import Endpoint, parse_endpoint
 from brigade.wire.errors import BrigadeError, ConfigError, RemoteProtocolError
@@ -66,11 +69,12 @@ def run_node(options: NodeOptions) -> int:
         if options.threads is not None:
             set_threads(options.threads, 1)
 
-        async def live() -> tuple[int, bool]:
-            daemon = NodeDaemon(options, invite, directory, device)
+        async def live(timeline: Recorder) -> tuple[int, bool]:
+            daemon = NodeDaemon(options, invite, directory, device, timeline)
             return await daemon.run(listen), daemon.computing
 
-        exit_code, computing = asyncio.run(live())
+        with closing(Recorder(options.timeline)) as timeline:
+            exit_code, computing = asyncio.run(live(timeline))
     finally:
         shutil.rmtree(directory.outgoing, ignore_errors=True)
         directory.lock.release()
@@ -84,11 +88,19 @@ def run_node(options: NodeOptions) -> int:
 class NodeDaemon:
     """Wires cores, pools and sockets of one node together."""
 
-    def __init__(self, options: NodeOptions, invite: Invite, directory: NodeDirectory, device: torch.device) -> None:
+    def __init__(
+        self,
+        options: NodeOptions,
+        invite: Invite,
+        directory: NodeDirectory,
+        device: torch.device,
+        timeline: Recorder,
+    ) -> None:
         self._options = options
         self._invite = invite
         self._directory = directory
         self._device = device
+        self._timeline = timeline
         self._emulated = SpeedSource(options.emulate) if options.emulate else None
         self._name = directory.name
         self._incarnation = secrets.token_hex(8)
@@ -239,6 +251,7 @@ class NodeDaemon:
                 log.info("this node is a spare: %s", reason)
             case nc.BeginStage(step):
                 assert self._stage is not None
+                self._timeline.moment("begun", step)
                 self._stage.handle(TrainingBegun(step))
             case nc.DecideStep(decision):
                 assert self._stage is not None
@@ -279,7 +292,7 @@ class NodeDaemon:
 
     async def _build(self, order: LoadStage) -> None:
         assert self._welcome is not None
-        plan, files = order.plan, self._links.files
+        plan, files, began = order.plan, self._links.files, time.monotonic()
         self._data.admit([*(stage.contact for stage in plan.stages), *plan.spares])
         files.forget_checkpoints(order.checkpoint)
         checkpoint = [await files.fetch(spec) for spec in order.checkpoint]
@@ -301,7 +314,10 @@ class NodeDaemon:
             compute_pool=self._compute_pool,
             codec_pool=self._codec_pool,
             surroundings=self,
+            timeline=self._timeline,
         )
+        self._timeline.began(plan, order.stage, self._name)
+        self._timeline.add(Label("load", order.first_step), began, time.monotonic())
         own = plan.stages[order.stage]
         last = own.end_block - 1
         blocks = f"block {last}" if own.first_block == last else f"blocks {own.first_block} to {last}"
@@ -314,6 +330,8 @@ class NodeDaemon:
             self._building = None
         if self._stage is not None:
             self._stage.close()
+            self._timeline.moment("dropped", self._stage.core.step)
+            self._timeline.flush()
             self._stage = None
         self._data.hang_up()
 

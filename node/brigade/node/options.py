@@ -27,6 +27,7 @@ class NodeOptions:
     trusted: tuple[str, ...] = ()  # packages whose functions a run file may name
     patience_s: float = 600.0  # how long to look for a coordinator that has gone
     emulate: str = ""  # pretend to have a device of this speed: `2x`, `0.05 s/GFLOP`, or `@FILE` with one of them
+    timeline: Path | None = None  # a file for what this node does when; None: nothing is recorded
     verbosity: int = 0  # -1 quiet, 0 warnings and milestones, 1 detail
 
     def __post_init__(self) -> None:

@@ -6,11 +6,10 @@ A shell without decisions: each command becomes work, each result an event.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, ParamSpec, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -30,12 +29,15 @@ from brigade.node.parcels import (
 from brigade.node.stage_compute import StageCompute
 from brigade.node.stage_core import StageCore
 from brigade.node.stage_error import StageError
+from brigade.node.stage_work import StageWork
 from brigade.node.state_files import StateFile
 from brigade.node.tied import tied_roles
+from brigade.node.timeline import Label, label
+from brigade.node.timeline_file import Recorder
 from brigade.partition.seeds import derive
 from brigade.wire.encoding import Message
 from brigade.wire.errors import RemoteProtocolError
-from brigade.wire.message_parts import Slot, StageStatistics
+from brigade.wire.message_parts import Slot
 from brigade.wire.messages import Activation, Gradient, TiedGradient, TiedWeight
 from brigade.wire.plan import Plan
 from brigade.wire.run_spec import RunSpec
@@ -44,9 +46,6 @@ log = logging.getLogger(__name__)
 
 GRADIENT_PRIORITY = 1
 ACTIVATION_PRIORITY = 2
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Surroundings(Protocol):
@@ -65,19 +64,6 @@ class Surroundings(Protocol):
         """Report that the stage cannot go on."""
 
 
-@dataclass(slots=True)
-class Tally:
-    """What the shell itself counts in one step."""
-
-    began: float
-    encode_s: float = 0.0
-    decode_s: float = 0.0
-    forward_bytes: int = 0
-    forward_raw_bytes: int = 0
-    backward_bytes: int = 0
-    backward_raw_bytes: int = 0
-
-
 class StageShell:
     """One stage of one plan, alive: arrivals go in, commands of the core are carried out."""
 
@@ -93,6 +79,7 @@ class StageShell:
         compute_pool: ThreadPoolExecutor,
         codec_pool: ThreadPoolExecutor,
         surroundings: Surroundings,
+        timeline: Recorder,
     ) -> None:
         self.plan = plan
         self.stage = stage
@@ -100,8 +87,7 @@ class StageShell:
         self._spec = spec
         self._compute = compute
         self._microbatches = microbatches
-        self._compute_pool = compute_pool
-        self._codec_pool = codec_pool
+        self._work = StageWork(compute_pool, codec_pool, timeline)
         self._around = surroundings
         own = plan.stages[stage]
         self._forward_codec: Codec = build_codec(own.forward_codec)
@@ -112,7 +98,6 @@ class StageShell:
         self._outputs: dict[Slot, Parcel] = {}  # computed, until sent
         self._input_gradients: dict[Slot, list[Tensor | None]] = {}
         self._tied_arrived: dict[tuple[str, int, str], Tensor] = {}
-        self._tally = Tally(time.monotonic())
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -141,11 +126,14 @@ class StageShell:
         if self.plan.stages[self._sender_of(message)].contact.node_id != from_node:
             raise RemoteProtocolError(f"{type(message).__name__} came from a node that does not hold that stage")
         match message:
-            case Activation():
+            case Activation(slot=slot):
+                self._work.passed(label("arrived_activation", slot, self.stage - 1), frames)
                 self._spawn(self._take_activation(message, frames))
-            case Gradient():
+            case Gradient(slot=slot):
+                self._work.passed(label("arrived_gradient", slot, self.stage + 1), frames)
                 self._spawn(self._take_gradient(message, frames))
-            case TiedGradient() | TiedWeight():
+            case TiedGradient(step=step) | TiedWeight(step=step):
+                self._work.passed(Label("arrived_tied", step, other=self._sender_of(message)), frames)
                 self._spawn(self._take_tied(message, frames))
 
     def close(self) -> None:
@@ -177,20 +165,23 @@ class StageShell:
     async def _take_activation(self, message: Activation, frames: list[memoryview]) -> None:
         count = self._microbatches.sample_count(message.slot)
         boundary = self.plan.boundaries[self.stage - 1]
-        parcel = await self._decode(unpack_activation, message, frames, boundary, count)
+        what = label("decode_activation", message.slot, self.stage - 1)
+        parcel = await self._work.decode(what, unpack_activation, message, frames, boundary, count)
         self._parcels.setdefault(message.slot, parcel)
         self.handle(ev.ActivationArrived(message.slot))
 
     async def _take_gradient(self, message: Gradient, frames: list[memoryview]) -> None:
         count = self._microbatches.sample_count(message.slot)
         boundary = self.plan.boundaries[self.stage]
-        gradients = await self._decode(unpack_gradient, message, frames, boundary, count)
+        what = label("decode_gradient", message.slot, self.stage + 1)
+        gradients = await self._work.decode(what, unpack_gradient, message, frames, boundary, count)
         self._gradients.setdefault(message.slot, gradients)
         self.handle(ev.GradientArrived(message.slot))
 
     async def _take_tied(self, message: TiedGradient | TiedWeight, frames: list[memoryview]) -> None:
         like = self._compute.tied_parameter(message.parameter)
-        tensor = await self._decode(unpack_tied, message.tensor, frames, like)
+        what = Label("decode_tied", message.step, other=self._sender_of(message))
+        tensor = await self._work.decode(what, unpack_tied, message.tensor, frames, like)
         kind = type(message).__name__
         self._tied_arrived.setdefault((kind, message.step, message.parameter), tensor)
         if isinstance(message, TiedGradient):
@@ -214,7 +205,7 @@ class StageShell:
                 self._spawn(self._send_tied(TiedGradient, step))
             case ev.AddTiedGradient(step, parameter):
                 tensor = self._tied_arrived.pop(("TiedGradient", step, parameter))
-                self._spawn(self._computed(self._compute.add_tied_gradient, parameter, tensor))
+                self._spawn(self._work.compute(Label("sum", step), self._compute.add_tied_gradient, parameter, tensor))
             case ev.SumGradients(step):
                 self._spawn(self._sum_gradients(step))
             case ev.ApplyUpdate():
@@ -223,7 +214,9 @@ class StageShell:
                 self._spawn(self._send_tied(TiedWeight, step))
             case ev.SetTiedWeight(step, parameter):
                 tensor = self._tied_arrived.pop(("TiedWeight", step, parameter))
-                self._spawn(self._computed(self._compute.set_tied_weight, parameter, tensor))
+                self._spawn(
+                    self._work.compute(Label("optimizer", step), self._compute.set_tied_weight, parameter, tensor)
+                )
             case ev.SaveState(step):
                 self._spawn(self._save(step))
             case ev.SumEvaluation(step):
@@ -233,7 +226,8 @@ class StageShell:
 
     async def _run_forward(self, slot: Slot) -> None:
         parcel = self._parcels.pop(slot, None)
-        output = await self._computed(self._forward_job, slot, parcel)
+        what = label("evaluate" if slot.evaluation else "forward", slot)
+        output = await self._work.compute(what, self._forward_job, slot, parcel)
         if output is not None:
             self._outputs[slot] = output
         self.handle(ev.ForwardDone(slot))
@@ -257,7 +251,8 @@ class StageShell:
         return None if is_last else replace(parcel, value=output)
 
     async def _run_backward(self, slot: Slot) -> None:
-        gradients = await self._computed(self._compute.backward, slot, self._gradients.pop(slot, None))
+        arrived = self._gradients.pop(slot, None)
+        gradients = await self._work.compute(label("backward", slot), self._compute.backward, slot, arrived)
         if self.stage > 0:
             self._input_gradients[slot] = gradients
         self.handle(ev.BackwardDone(slot))
@@ -265,31 +260,30 @@ class StageShell:
     async def _send_activation(self, slot: Slot) -> None:
         seed = derive(self._spec.seed, "codec", "forward", self.stage, slot.step, slot.index)
         parcel = self._outputs.pop(slot)
-        outgoing = await self._encode(pack_activation, self.plan, slot, parcel, self._forward_codec, seed)
-        if not slot.evaluation:
-            self._tally.forward_bytes += outgoing.payload_bytes
-            self._tally.forward_raw_bytes += outgoing.raw_bytes
-        self._around.pass_on(self.stage + 1, outgoing, ACTIVATION_PRIORITY)
+        what = label("encode_activation", slot, self.stage + 1)
+        outgoing = await self._work.encode(what, pack_activation, self.plan, slot, parcel, self._forward_codec, seed)
+        self._pass_on(label("sent_activation", slot, self.stage + 1), outgoing, ACTIVATION_PRIORITY)
 
     async def _send_gradient(self, slot: Slot) -> None:
         seed = derive(self._spec.seed, "codec", "backward", self.stage, slot.step, slot.index)
         gradients = self._input_gradients.pop(slot)
-        outgoing = await self._encode(pack_gradient, self.plan, slot, gradients, self._backward_codec, seed)
-        self._tally.backward_bytes += outgoing.payload_bytes
-        self._tally.backward_raw_bytes += outgoing.raw_bytes
-        self._around.pass_on(self.stage - 1, outgoing, GRADIENT_PRIORITY)
+        what = label("encode_gradient", slot, self.stage - 1)
+        outgoing = await self._work.encode(what, pack_gradient, self.plan, slot, gradients, self._backward_codec, seed)
+        self._pass_on(label("sent_gradient", slot, self.stage - 1), outgoing, GRADIENT_PRIORITY)
 
     async def _send_tied(self, kind: type[TiedGradient] | type[TiedWeight], step: int) -> None:
         is_gradient = kind is TiedGradient
         read = self._compute.tied_gradients if is_gradient else self._compute.tied_weights
-        tensors = await self._computed(read)
+        tensors = await self._work.compute(Label("sum" if is_gradient else "optimizer", step), read)
         stages = self._tied.followed if is_gradient else self._tied.owned
         for parameter, tensor in tensors.items():
-            outgoing = await self._encode(pack_tied, kind, self.plan, step, parameter, tensor)
-            self._around.pass_on(stages[parameter], outgoing, GRADIENT_PRIORITY)
+            other = stages[parameter]
+            what = Label("encode_tied", step, other=other)
+            outgoing = await self._work.encode(what, pack_tied, kind, self.plan, step, parameter, tensor)
+            self._pass_on(Label("sent_tied", step, other=other), outgoing, GRADIENT_PRIORITY)
 
     async def _sum_gradients(self, step: int) -> None:
-        total = await self._computed(self._compute.end_of_step, step)
+        total = await self._work.compute(Label("sum", step), self._compute.end_of_step, step)
         self.handle(
             ev.GradientsSummed(
                 step, total.squared_norm, total.finite, total.loss_sum, total.target_count, total.samples
@@ -297,55 +291,27 @@ class StageShell:
         )
 
     async def _apply_update(self, order: ev.ApplyUpdate) -> None:
-        await self._computed(self._compute.apply, order.step, order.learning_rate, order.gradient_scale, order.skip)
-        self.handle(ev.UpdateDone(order.step, self._statistics(order.step)))
+        step, rate = order.step, order.learning_rate
+        what = Label("optimizer", step)
+        await self._work.compute(what, self._compute.apply, step, rate, order.gradient_scale, order.skip)
+        statistics = self._work.step_over(self._compute.take_seconds(), self._microbatches.token_count(step))
+        self.handle(ev.UpdateDone(step, statistics))
 
     async def _save(self, step: int) -> None:
-        snapshot = await self._computed(self._compute.snapshot)
+        snapshot = await self._work.compute(Label("snapshot", step), self._compute.snapshot)
         self._around.save(step, snapshot)
 
     async def _sum_evaluation(self, step: int) -> None:
-        loss_sum, target_count = await self._computed(self._compute.end_of_evaluation)
+        loss_sum, target_count = await self._work.compute(
+            Label("evaluate", step, -1, True), self._compute.end_of_evaluation
+        )
         self.handle(ev.EvaluationSummed(step, loss_sum, target_count))
 
-    # --- work -----------------------------------------------------------------------------------------------------
+    def _pass_on(self, what: Label, outgoing: Outgoing, priority: int) -> None:
+        self._work.sent(what, outgoing)
+        self._around.pass_on(what.other, outgoing, priority)
 
-    def _statistics(self, step: int) -> StageStatistics:
-        """Return what the step has cost, and begin the tally of the next."""
-        now, tally, spent = time.monotonic(), self._tally, self._compute.take_seconds()
-        self._tally = Tally(now)
-        wall_s = now - tally.began
-        return StageStatistics(
-            forward_s=spent.forward_s,
-            backward_s=spent.backward_s,
-            optimizer_s=spent.optimizer_s,
-            encode_s=tally.encode_s,
-            decode_s=tally.decode_s,
-            wait_s=max(0.0, wall_s - spent.forward_s - spent.backward_s - spent.optimizer_s),
-            wall_s=wall_s,
-            forward_bytes=tally.forward_bytes,
-            forward_raw_bytes=tally.forward_raw_bytes,
-            backward_bytes=tally.backward_bytes,
-            backward_raw_bytes=tally.backward_raw_bytes,
-            tokens=self._microbatches.token_count(step),
-        )
-
-    async def _computed(self, job: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        work = partial(job, *arguments, **options)
-        return await asyncio.get_running_loop().run_in_executor(self._compute_pool, work)
-
-    async def _encode(self, job: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        result, seconds = await self._timed(partial(job, *arguments, **options))
-        self._tally.encode_s += seconds
-        return result
-
-    async def _decode(self, job: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        result, seconds = await self._timed(partial(job, *arguments, **options))
-        self._tally.decode_s += seconds
-        return result
-
-    async def _timed(self, work: Callable[[], T]) -> tuple[T, float]:
-        return await asyncio.get_running_loop().run_in_executor(self._codec_pool, _timed, work)
+    # --- tasks ----------------------------------------------------------------------------------------------------
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -361,9 +327,3 @@ class StageShell:
         if not isinstance(error, StageError):
             error = StageError.of(error, stage=self.stage, step=self.core.step, what=self.core.doing())
         self._around.fail(error)
-
-
-def _timed(work: Callable[[], T]) -> tuple[T, float]:
-    began = time.perf_counter()
-    result = work()
-    return result, time.perf_counter() - began
