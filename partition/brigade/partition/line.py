@@ -82,14 +82,16 @@ class Access:
 class Server:
     """Something that serves one thing at a time.
 
-    `compute` and `codec` of a stage, `activations` and `gradients` of a hop, `uplink`, `downlink` or `pipe` (both in
-    one) of a host.
+    `compute` and `codec` of a stage, `activations` and `gradients` of a hop, `trunk` that several hops share, `uplink`,
+    `downlink` or `pipe` (both in one) of a host.
     """
 
     kind: str
     index: int
 
     def __str__(self) -> str:
+        if self.kind == "trunk":
+            return f"trunk {self.index}"
         place = {"activations": "hop", "gradients": "hop", "compute": "stage", "codec": "stage"}.get(self.kind, "host")
         return f"{self.kind} of {place} {self.index}"
 
@@ -99,13 +101,15 @@ class Line:
     """Stages in order and what lies between them: `hops[k]` is between stages k and k+1.
 
     Without `ports`, nothing but the hops limits sending. Stages with equal `hosts` share one port; without `hosts`,
-    every stage has its own.
+    every stage has its own. `trunks` has for each hop the numbers of the lines that its activations and its gradients
+    take, which are shared by whatever has the same number; -1 is a line of the hop's own.
     """
 
     stages: tuple[StageTime, ...]
     hops: tuple[HopTime, ...] = ()
     ports: tuple[PortTime, ...] = ()
     hosts: tuple[int, ...] = ()
+    trunks: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.stages)
@@ -113,6 +117,8 @@ class Line:
             raise PlanError(f"a line of {count} stages needs {max(count - 1, 0)} hops, not {len(self.hops)}")
         if len(self.ports) not in {0, count} or len(self.hosts) not in {0, count}:
             raise PlanError(f"a line of {count} stages has as many ports and hosts, or none")
+        if len(self.trunks) not in {0, count - 1}:
+            raise PlanError(f"a line of {count} stages has trunks for {count - 1} hops, or none")
         duplex: dict[int, bool] = {}
         for stage, port in enumerate(self.ports):
             if duplex.setdefault(self.host(stage), port.half_duplex) != port.half_duplex:
@@ -125,6 +131,11 @@ class Line:
     def port(self, stage: int) -> PortTime:
         """Return what one microbatch costs at the port of a stage."""
         return self.ports[stage] if self.ports else PortTime()
+
+    def hop_line(self, hop: int, *, gradients: bool) -> Server:
+        """Return the line that a hop's values take between the ports."""
+        trunk = self.trunks[hop][gradients] if self.trunks else -1
+        return Server("trunk", trunk) if trunk >= 0 else Server("gradients" if gradients else "activations", hop)
 
     def activation_line_s(self, hop: int) -> float:
         """Seconds on the line for one activation: those of the narrowest place, all places being passed at once."""
@@ -156,8 +167,9 @@ class Line:
             add("pipe" if port.half_duplex else "uplink", host, port.activation_out_s + port.gradient_out_s)
             add("pipe" if port.half_duplex else "downlink", host, port.activation_in_s + port.gradient_in_s)
         for k, hop in enumerate(self.hops):
-            add("activations", k, hop.activation_s)
-            add("gradients", k, hop.gradient_s)
+            for gradients, seconds in ((False, hop.activation_s), (True, hop.gradient_s)):
+                server = self.hop_line(k, gradients=gradients)
+                add(server.kind, server.index, seconds)
         return loads
 
 

@@ -46,9 +46,10 @@ class Network:
         self.servers: list[Server] = []
         self._numbers: dict[Server, int] = {}
         links = 2 * len(line.hops)
-        for hop in range(len(line.hops)):
-            self._number("activations", hop)
-            self._number("gradients", hop)
+        # by link: the number of the hop's own line, or of the trunk that several hops share
+        self._own = [
+            self._number(line.hop_line(hop, gradients=back)) for hop in range(len(line.hops)) for back in (False, True)
+        ]
         self._line_s = [time for hop in line.hops for time in (hop.activation_s, hop.gradient_s)]
         self._way_s = [way for hop in line.hops for way in (hop.one_way_s, hop.round_trip_s - hop.one_way_s)]
         self._up_s, self._down_s = [0.0] * links, [0.0] * links
@@ -69,8 +70,7 @@ class Network:
         self._last = [0.0] * links  # when the last value of a link came out of it
         self._noise = None if noise in _SILENT else [WayNoise(noise, (seed, 1, link)) for link in range(links)]
 
-    def _number(self, kind: str, index: int) -> int:
-        server = Server(kind, index)
+    def _number(self, server: Server) -> int:
         if server not in self._numbers:
             self._numbers[server] = len(self.servers)
             self.servers.append(server)
@@ -87,10 +87,10 @@ class Network:
                 self._up_s[link], self._down_s[link] = out_s, in_s
                 if out_s > 0:
                     pipe = line.port(sender).half_duplex
-                    self._up[link] = self._number("pipe" if pipe else "uplink", line.host(sender))
+                    self._up[link] = self._number(Server("pipe" if pipe else "uplink", line.host(sender)))
                 if in_s > 0:
                     pipe = line.port(receiver).half_duplex
-                    self._down[link] = self._number("pipe" if pipe else "downlink", line.host(receiver))
+                    self._down[link] = self._number(Server("pipe" if pipe else "downlink", line.host(receiver)))
 
     def busy(self) -> dict[Server, float]:
         """Return for how many seconds each server has carried something."""
@@ -108,9 +108,9 @@ class Network:
         first = last = now
         if up >= 0:
             first, last = self._book(up, now, self._up_s[link] * factor)
-        line_s = self._line_s[link] * factor
-        if line_s or self._calendars[link]:
-            first, end = self._book(link, first, line_s)
+        line_s, own = self._line_s[link] * factor, self._own[link]
+        if line_s or self._calendars[own]:
+            first, end = self._book(own, first, line_s)
             last = max(last, end)
         last = self._last[link] = max(last + way_s, self._last[link])
         if self._down[link] < 0:
@@ -165,9 +165,10 @@ class Network:
         if value.line_end is not None:
             return
         link = value.link
+        own = self._own[link]
         first = value.line_end = now
-        if self._line_s[link] or self._calendars[link]:
-            first, value.line_end = self._book(link, now, self._line_s[link])
+        if self._line_s[link] or self._calendars[own]:
+            first, value.line_end = self._book(own, now, self._line_s[link])
         if self._shared_down[link]:
             self._agenda.at(first + value.way_s, self._first_bit_of, value)
         elif self._down[link] >= 0:

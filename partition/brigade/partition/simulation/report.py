@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from brigade.partition.line import Server
 
-STATES = ("forward", "backward", "optimizer", "stalled", "starved", "blocked", "gated", "finished")
+STATES = ("forward", "backward", "optimizer", "stalled", "starved", "blocked", "gated", "finished", "evaluation")
 WINDOWS = 20  # of the middle half, for the spread of the period
 
 
@@ -33,11 +33,12 @@ class StageReport:
     peak_activations: int  # that have arrived and wait
     peak_gradients: int
     delays: Mapping[int, int]
+    evaluation_s: float = 0.0  # forwards of held-out microbatches
 
     @property
     def computing_s(self) -> float:
         """Seconds of work."""
-        return self.forward_s + self.backward_s + self.optimizer_s
+        return self.forward_s + self.backward_s + self.optimizer_s + self.evaluation_s
 
     @property
     def wall_s(self) -> float:

@@ -1,7 +1,7 @@
 """One simulated stage: computes what its core says, holds what arrived, and knows why it waits."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from brigade.partition.line import StageTime
@@ -11,7 +11,21 @@ from brigade.partition.simulation.disturbances import Calendar
 from brigade.partition.simulation.report import STATES, StageReport
 from brigade.partition.simulation.walks import Walk
 
-FORWARD, BACKWARD, OPTIMIZER, STALLED, STARVED, BLOCKED, GATED, FINISHED = range(len(STATES))
+FORWARD, BACKWARD, OPTIMIZER, STALLED, STARVED, BLOCKED, GATED, FINISHED, EVALUATION = range(len(STATES))
+Watch = Callable[[str, int, int, float, float], None]  # kind, stage, microbatch, begin, end
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """After some updates (the first is 0) all stages run forwards of so many held-out microbatches, and then go on."""
+
+    microbatches: int
+    after: Container[int]
+
+    def numbers(self, update: int) -> range:
+        """Return what the microbatches after an update are called: below 0, to differ from those that are trained."""
+        first = -1 - update * self.microbatches
+        return range(first, first - self.microbatches, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +39,7 @@ class Work:
     microbatches: int
     per_update: int
     versions: int | None = 1
+    held_out: HeldOut | None = None
 
     @property
     def updates(self) -> int:
@@ -39,8 +54,9 @@ class Reactions:
     send_activation: Callable[[int], None] | None  # None at the last stage
     send_gradient: Callable[[int], None] | None  # None at the first
     batch_over: Callable[[int], None]  # all backwards of a batch are done here
-    updated: Callable[[int], None]
+    applied: Callable[[int], None]  # the optimizer is through with an update; `take_update` goes on
     wake: Callable[["SimulatedStage"], None]
+    watch: Callable[[str, int, float, float], None] | None = None  # kind, microbatch, begin, end
 
 
 class SimulatedStage:
@@ -72,7 +88,9 @@ class SimulatedStage:
         self.codec_s = 0.0
         self._codec_free = 0.0
         self._running = False
+        self._running_index = 0
         self._woken = False
+        self._evaluating: deque[int] = deque()  # held-out microbatches whose forward is to come
         self.forwards = 0  # started
         self._backwards = self._version = self._due = 0
         self._state = STARVED
@@ -116,15 +134,28 @@ class SimulatedStage:
             self._due += 1
             self._wake()
         else:
-            self._update()
+            self._react.applied(self._version)
 
-    def code(self, seconds: float, then: Callable[[int, None], None], index: int) -> None:
+    def take_update(self) -> None:
+        """Go on with the new weights, by way of what is held out if it is time for that."""
+        update = self._version
+        self._version += 1
+        held_out = self._work.held_out
+        if held_out is not None and update in held_out.after:
+            self._evaluating.extend(held_out.numbers(update))
+        self._admit()
+        self._wake()
+
+    def code(self, kind: str, seconds: float, then: Callable[[int, None], None], index: int) -> None:
         """Encode or decode a value for so many seconds on the codec thread, then hand it on."""
         if not seconds:
             then(index, None)
             return
-        self._codec_free = max(self._agenda.now, self._codec_free) + seconds
+        start = max(self._agenda.now, self._codec_free)
+        self._codec_free = start + seconds
         self.codec_s += seconds
+        if self._react.watch is not None:
+            self._react.watch(kind, index, start, self._codec_free)
         self._agenda.at(self._codec_free, then, index)
 
     def _wake(self) -> None:
@@ -148,6 +179,9 @@ class SimulatedStage:
         if self._due:
             self._due -= 1
             self._run(OPTIMIZER, self._time.optimizer_s, self._optimizer_done, 0)
+            return
+        if self._evaluating:
+            self._start_evaluation()
             return
         action = self._walk.next(self.activations, self.gradients)
         if action is None:
@@ -183,8 +217,18 @@ class SimulatedStage:
             )
         self._run(BACKWARD, self._time.backward_s * factor, self._backward_done, index)
 
+    def _start_evaluation(self) -> None:
+        index = self._evaluating[0]
+        if self._react.send_gradient is not None and index not in self.activations:
+            self._turn(STARVED)
+            return
+        self._evaluating.popleft()
+        self.activations.discard(index)
+        self._run(EVALUATION, self._time.forward_s, self._forward_done, index)
+
     def _run(self, state: int, seconds: float, done: Callable[[int, None], None], index: int) -> None:
         self._running = True
+        self._running_index = index
         self._turn(state)
         self._at(self._agenda.now, seconds, done, index)
 
@@ -196,7 +240,7 @@ class SimulatedStage:
         self._stop()
         send = self._react.send_activation
         if send is not None:
-            self.code(self._time.encode_s, self._send_activation, index)
+            self.code("encode_activation", self._time.encode_s, self._send_activation, index)
 
     def _backward_done(self, index: int, _: None) -> None:
         self._stop()
@@ -204,13 +248,13 @@ class SimulatedStage:
         if self._react.send_gradient is None:
             self.backward_ends_s.append(self._agenda.now)
         elif not self._time.weights_s:
-            self.code(self._time.encode_s, self._send_gradient, index)
+            self.code("encode_gradient", self._time.encode_s, self._send_gradient, index)
         work = self._work
         if self._backwards % work.per_update == 0 or self._backwards == work.microbatches:
             self._react.batch_over(-(-self._backwards // work.per_update) - 1)
 
     def _reply_leaves(self, index: int, _: None) -> None:
-        self.code(self._time.encode_s, self._send_gradient, index)
+        self.code("encode_gradient", self._time.encode_s, self._send_gradient, index)
 
     def _send_activation(self, index: int, _: None) -> None:
         assert self._react.send_activation is not None
@@ -222,20 +266,16 @@ class SimulatedStage:
 
     def _optimizer_done(self, _: int, __: None) -> None:
         self._stop()
-        self._update()
+        self._react.applied(self._version)
 
     def _stop(self) -> None:
+        if self._react.watch is not None:
+            self._react.watch(STATES[self._state], self._running_index, self._since, self._agenda.now)
         if self._calendar is not None:
             stalled_s = self._calendar.stalled_between(self._since, self._agenda.now)
             self._spent[self._state] -= stalled_s
             self._spent[STALLED] += stalled_s
         self._running = False
-        self._wake()
-
-    def _update(self) -> None:
-        self._version += 1
-        self._admit()
-        self._react.updated(self._version - 1)
         self._wake()
 
     def _admit(self) -> None:
@@ -267,7 +307,7 @@ class SimulatedStage:
     def report(self) -> StageReport:
         """Return how the time until now was spent."""
         self._turn(self._state)
-        forward_s, backward_s, optimizer_s, stalled_s, starved_s, blocked_s, gated_s, finished_s = self._spent
+        forward_s, backward_s, optimizer_s, stalled_s, starved_s, blocked_s, gated_s, finished_s, held_s = self._spent
         return StageReport(
             forward_s=forward_s,
             backward_s=backward_s,
@@ -281,4 +321,5 @@ class SimulatedStage:
             peak_activations=self._peaks[1],
             peak_gradients=self._peaks[2],
             delays=dict(sorted(self._delays.items())),
+            evaluation_s=held_s,
         )
