@@ -90,9 +90,12 @@ def plain_table(*columns: str, right: tuple[str, ...] = (), bounded: Mapping[str
 
 
 def stage_table(status: Status) -> Table:
-    """Return a row a stage: who holds which blocks, its part of the compute, and how long it waits for others."""
-    right = ("stage", "compute", "waiting")
-    table = plain_table("stage", "node", "blocks", "compute", "waiting", right=right, bounded={"node": 40})
+    """Return a row a stage: who holds which blocks, its part of the compute, and how long it waits for others.
+
+    What it waits after its last microbatch of a step, until all others have done theirs, is a part of its waiting.
+    """
+    right = ("stage", "compute", "waiting", "at step end")
+    table = plain_table("stage", "node", "blocks", *right[1:], right=right, bounded={"node": 40})
     for row in status["stages"]:
         cells = (
             str(row["stage"]),
@@ -100,6 +103,7 @@ def stage_table(status: Status) -> Table:
             block_range(row["first_block"], row["end_block"] - 1),
             percent(row["compute_share"]),
             percent(row["wait_share"]),
+            percent(row["gated_share"]),
         )
         table.add_row(*(Text(harmless(cell)) for cell in cells))
     return table

@@ -21,12 +21,15 @@ from brigade.wire.message_parts import StageStatistics
 P = ParamSpec("P")
 T = TypeVar("T")
 
+STEP_END_KINDS = frozenset({"sum", "optimizer"})
+
 
 @dataclass(slots=True)
 class Tally:
     """What was counted in one step beside the computing."""
 
     began: float
+    gated_s: float = 0.0
     encode_s: float = 0.0
     decode_s: float = 0.0
     forward_bytes: int = 0
@@ -43,22 +46,26 @@ class StageWork:
         self._codec_pool = codec_pool
         self._timeline = timeline
         self._tally = Tally(time.monotonic())
+        self._computed_until = self._tally.began
 
     async def compute(self, what: Label, job: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """Run a job in the compute thread."""
-        result, _ = await self._timed(what, self._compute_pool, partial(job, *arguments, **options))
+        result, began, ended = await self._timed(what, self._compute_pool, partial(job, *arguments, **options))
+        if what.kind in STEP_END_KINDS:
+            self._tally.gated_s += max(0.0, began - self._computed_until)
+        self._computed_until = ended
         return result
 
     async def encode(self, what: Label, job: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """Run a job beside the compute thread; its time counts as encoding."""
-        result, seconds = await self._timed(what, self._codec_pool, partial(job, *arguments, **options))
-        self._tally.encode_s += seconds
+        result, began, ended = await self._timed(what, self._codec_pool, partial(job, *arguments, **options))
+        self._tally.encode_s += ended - began
         return result
 
     async def decode(self, what: Label, job: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """Run a job beside the compute thread; its time counts as decoding."""
-        result, seconds = await self._timed(what, self._codec_pool, partial(job, *arguments, **options))
-        self._tally.decode_s += seconds
+        result, began, ended = await self._timed(what, self._codec_pool, partial(job, *arguments, **options))
+        self._tally.decode_s += ended - began
         return result
 
     def sent(self, what: Label, outgoing: Outgoing) -> None:
@@ -90,6 +97,7 @@ class StageWork:
             encode_s=tally.encode_s,
             decode_s=tally.decode_s,
             wait_s=max(0.0, wall_s - spent.forward_s - spent.backward_s - spent.optimizer_s),
+            gated_s=tally.gated_s,
             wall_s=wall_s,
             forward_bytes=tally.forward_bytes,
             forward_raw_bytes=tally.forward_raw_bytes,
@@ -98,10 +106,10 @@ class StageWork:
             tokens=tokens,
         )
 
-    async def _timed(self, what: Label, pool: ThreadPoolExecutor, work: Callable[[], T]) -> tuple[T, float]:
+    async def _timed(self, what: Label, pool: ThreadPoolExecutor, work: Callable[[], T]) -> tuple[T, float, float]:
         result, began, ended = await asyncio.get_running_loop().run_in_executor(pool, _timed, work)
         self._timeline.add(what, began, ended)
-        return result, ended - began
+        return result, began, ended
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float, float]:

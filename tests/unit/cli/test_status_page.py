@@ -23,6 +23,7 @@ def stage(index, node, blocks, **changes):
         "forward_codec": "int8:block=64+zstd",
         "backward_codec": "bf16",
         "wait_share": None,
+        "gated_share": None,
         "forward_bytes": 0,
         "forward_raw_bytes": 0,
         "backward_bytes": 0,
@@ -70,6 +71,7 @@ def status():
                 link_bytes_per_s=5.5e8,
                 link_rtt_s=0.0004,
                 wait_share=0.25,
+                gated_share=0.1,
                 forward_bytes=100,
                 forward_raw_bytes=400,
             ),
@@ -121,9 +123,9 @@ def test_the_page_shows_progress_stages_links_and_nodes(status):
         "loss 2.5000, validation loss 2.7500 after step 100, checkpoint after step 100",
         "10,240 tokens/s, a step takes 200 ms (predicted: 150 ms), 1:01 left",
         "",
-        "stage  node       blocks  compute  waiting",
-        "    0  ada        0-1         50%      25%",
-        "    1  grace [x]  2           50%        -",  # brackets are no markup
+        "stage  node       blocks  compute  waiting  at step end",
+        "    0  ada        0-1         50%      25%          10%",
+        "    1  grace [x]  2           50%        -            -",  # brackets are no markup
         "",
         "link              carries      smaller  link speed        codec",
         "ada -> grace [x]  activations     4.0x  550 MB/s, 0.4 ms  int8:block=64+zstd",

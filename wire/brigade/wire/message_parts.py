@@ -41,6 +41,7 @@ class StageStatistics:
     encode_s: float = 0.0
     decode_s: float = 0.0
     wait_s: float = 0.0  # the compute thread had nothing to do
+    gated_s: float = 0.0  # of these: between its last microbatch and the update, for the other stages
     wall_s: float = 0.0
     forward_bytes: int = 0  # encoded activations to the next stage
     forward_raw_bytes: int = 0  # the same in fp32
