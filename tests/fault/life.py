@@ -1,20 +1,16 @@
-"""The life of one process of a trial: `brigade` with its own output, and with the moment of a signal if it has one.
-
-The processes are forked from a server that has imported everything already: they start in no time.
-"""
+"""The life of one process of a trial: `brigade` with its own output, and with the moment of a signal if it has one."""
 
 import importlib
-import multiprocessing
 import os
 import signal
-import sys
-from functools import wraps
+from contextlib import suppress
+from functools import partial, wraps
 from itertools import count
+from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import NamedTuple
 
-CONTEXT = multiprocessing.get_context("forkserver")
-# torch._dynamo is what every optimizer imports; it alone takes seconds
-CONTEXT.set_forkserver_preload(["torch._dynamo", "brigade.node.daemon", "brigade.coordinator.daemon", __name__])
+from tests.forked import ForkedProcess
 
 
 class Moment(NamedTuple):
@@ -34,12 +30,9 @@ class Process:
 
     def __init__(self, name, arguments, output, moment):
         self.name = name
-        self.output = output
-        lifeline, self._grip = CONTEXT.Pipe(duplex=False)
-        environment = dict(os.environ)
-        self._child = CONTEXT.Process(target=_live, args=(arguments, environment, output, lifeline, moment))
-        self._child.start()
-        lifeline.close()
+        self.output = Path(output)
+        prepare = None if moment is None else partial(_lie_in_wait, moment)
+        self._child = ForkedProcess([*arguments, "--end-with-stdin"], os.environ, self.output, prepare)
 
     @property
     def pid(self):
@@ -48,12 +41,13 @@ class Process:
     @property
     def exit_code(self):
         """The exit code; None while it runs, minus the signal when one has ended it."""
-        return self._child.exitcode
+        return self._child.poll()
 
     def wait(self, seconds):
         """Wait for the end; return the exit code, None when it goes on."""
-        self._child.join(seconds)
-        return self._child.exitcode
+        with suppress(TimeoutExpired):
+            return self._child.wait(seconds)
+        return None
 
     def send(self, number):
         """Send a signal, as somebody else would."""
@@ -61,29 +55,10 @@ class Process:
 
     def end(self):
         """End it in any way."""
-        if self._child.is_alive():
-            self._child.kill()
-        self._child.join()
-        self._grip.close()
-
-
-def _live(arguments, environment, output, lifeline, moment):
-    os.setsid()  # Ctrl-C at the tests is not for it
-    os.environ.clear()
-    os.environ.update(environment)
-    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for descriptor, replacement in ((0, lifeline.fileno()), (1, file), (2, file)):
-        os.dup2(replacement, descriptor)
-    os.close(file)
-    lifeline.close()
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)
-    sys.argv = ["brigade", *arguments, "--end-with-stdin"]
-    if moment is not None:
-        _lie_in_wait(moment)
-    from brigade.cli.app import main
-
-    main()
+        self._child.kill()
+        self._child.wait()
+        for pipe in (self._child.stdin, self._child.stdout):
+            pipe.close()
 
 
 def _lie_in_wait(moment):

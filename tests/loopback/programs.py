@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.forked import ForkedProcess
+
 from brigade.wire.invite import Invite
 
 DEADLINE_S = 60.0  # for what takes a few seconds on an idle machine
@@ -85,15 +87,11 @@ def data():
 class Program:
     """One `brigade` process; what it prints on either stream is its screen."""
 
-    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, arguments: Sequence[str], environment: Mapping[str, str], prefix: Sequence[str] = ()
+    ) -> None:
         self.name = name
-        self.process = subprocess.Popen(
-            command,
-            env=dict(environment),
-            stdin=subprocess.PIPE,  # its end tells the child that we are gone
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        self.process = _start_anew(prefix, arguments, environment) if prefix else ForkedProcess(arguments, environment)
         self.screen = ""
         self._ended = False
         self._news = threading.Condition()
@@ -149,6 +147,19 @@ class Program:
         return sorted(c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN)
 
 
+def _start_anew(
+    prefix: Sequence[str], arguments: Sequence[str], environment: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
+    """Start a process under another program, which forking cannot do."""
+    return subprocess.Popen(
+        [*prefix, sys.executable, "-m", "brigade.cli.app", *arguments],
+        env=dict(environment),
+        stdin=subprocess.PIPE,  # its end tells the child that we are gone
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
 class Programs:
     """Starts processes that share a directory, and ends them all when the `with` block is left."""
 
@@ -187,8 +198,7 @@ class Programs:
     def start(
         self, name: str, *arguments: object, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None
     ) -> Program:
-        command = [*prefix, sys.executable, "-m", "brigade.cli.app", *map(str, arguments)]
-        program = Program(name, command, self.environment | (environment or {}))
+        program = Program(name, list(map(str, arguments)), self.environment | (environment or {}), prefix)
         self.started.append(program)
         return program
 
