@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from brigade.cli.bench import bench
 from brigade.cli.demo import demo
 from brigade.cli.export import export
 from brigade.cli.join import join
@@ -53,7 +54,7 @@ def brigade(
     """Hold what is common to all subcommands: nothing but the version."""
 
 
-for command in (demo, up, join, status, stop, export, revoke, lab):
+for command in (demo, up, join, status, stop, export, revoke, lab, bench):
     app.command()(command)
 
 

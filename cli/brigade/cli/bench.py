@@ -1,0 +1,142 @@
+"""`brigade bench`: our training beside a plain loop and torch.distributed.pipelining, by turns on this machine."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from brigade.cli.choices import Quiet
+
+if TYPE_CHECKING:
+    from brigade.lab.yardstick import Spread, Yardstick
+
+RunFile = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file of the job.")]
+Stages = Annotated[str, typer.Option("--stages", metavar="N,...", help="Numbers of stages to compare.")]
+Rounds = Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Rounds in which everybody has a turn.")]
+Steps = Annotated[int, typer.Option("--steps", metavar="N", min=2, help="Steps that are timed in each turn.")]
+WarmUp = Annotated[int, typer.Option("--warm-up", metavar="N", min=1, help="Steps before those.")]
+Who = Annotated[
+    str,
+    typer.Option("--contenders", metavar="NAME,...", help="Who takes part; a plain loop, torch and us when absent."),
+]
+Learning = Annotated[
+    int,
+    typer.Option(
+        "--learning-steps", metavar="N", min=0, help="Also compare the time to a held-out loss, over so many steps."
+    ),
+]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PACKAGE", help="Let the run file name functions of this package; may be given again."),
+]
+ResultFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result to a file.")]
+Directory = Annotated[
+    Path | None, typer.Option("--output-dir", metavar="DIR", help="Where everything lies; runs/bench-NAME when absent.")
+]
+
+
+def bench(
+    run_file: RunFile,
+    stages: Stages = "2,4",
+    repeats: Rounds = 3,
+    steps: Steps = 20,
+    warm_up: WarmUp = 5,
+    contenders: Who = "",
+    learning_steps: Learning = 0,
+    trust: Trust = None,
+    result_file: ResultFile = None,
+    directory: Directory = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure this run beside a plain loop and torch.distributed.pipelining, by turns on this machine.
+
+    Same model, data, batches, cuts and updates for everybody; one thread each. Ratios are formed within a round.
+    """
+    from rich.console import Console
+
+    from brigade.cli.lab import new_directory
+    from brigade.coordinator.run_file import read_run_file
+    from brigade.lab.measuring import Wanted, measure
+
+    console = Console(quiet=quiet, highlight=False, soft_wrap=True)
+    run = read_run_file(run_file)
+    wanted = Wanted(
+        run=run,
+        stages=parse_counts(stages),
+        contenders=parse_names(contenders),
+        rounds=repeats,
+        steps=steps,
+        warm_up=warm_up,
+        learning_steps=learning_steps,
+        trusted=tuple(trust or ()),
+    )
+    place = new_directory(directory, f"bench-{run.spec.name}")
+    result = measure(wanted, place, console.print)
+    for path in filter(None, (place / "yardstick.json", result_file)):
+        path.write_bytes(result.to_json())
+    console.print(table(result))
+    console.print(f"What each process said, and yardstick.json, lie in {place}.")
+
+
+def parse_counts(text: str) -> tuple[int, ...]:
+    """Return the numbers in `2,4`; ConfigError when it is something else."""
+    from brigade.wire.errors import ConfigError
+
+    words = text.split(",")
+    if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
+        raise ConfigError(f"--stages: found {text!r}, expected numbers such as 2,4")
+    return tuple(int(word) for word in words)
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Return the contenders in `plain,torch-1f1b`, the usual ones for nothing; ConfigError for an unknown one."""
+    from brigade.lab.yardstick import CONTENDERS, STANDARD
+    from brigade.wire.errors import ConfigError
+
+    if not text:
+        return STANDARD
+    names = tuple(word.strip() for word in text.split(","))
+    known = [each.name for each in CONTENDERS]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"--contenders: found {name!r}, expected some of {', '.join(known)}")
+    return names
+
+
+def table(result: "Yardstick") -> object:
+    """Return what came out, as a table."""
+    from rich.table import Table
+
+    shown = Table(
+        title=f"{result.run}, {result.links}: median of {result.rounds} rounds of {result.steps} steps, least-most",
+        caption=f"{result.machine}. Ratios are to torch-1f1b, for brigade-gpipe to torch-gpipe, within a round.",
+        title_justify="left",
+        caption_justify="left",
+        box=None,
+    )
+    for name in ("stages", "contender", "ms a step", "ratio", "CPU ms", "CPU ratio", "B/token"):
+        shown.add_column(name, justify="left" if name == "contender" else "right", no_wrap=True)
+    if result.target_loss is not None:
+        shown.add_column(f"s to {result.target_loss:.3f}", justify="right", no_wrap=True)
+    for row in result.rows:
+        cells = [
+            str(row.stages),
+            row.contender,
+            spread_text(row.step_s, 1e3, ",.0f"),
+            spread_text(row.ratio, 1.0, ".2f"),
+            spread_text(row.cpu_s, 1e3, ",.0f"),
+            spread_text(row.cpu_ratio, 1.0, ".2f"),
+            f"{row.forward_bytes_per_token + row.backward_bytes_per_token:,.0f}",
+        ]
+        if result.target_loss is not None:
+            cells.append("-" if row.seconds_to_target is None else f"{row.seconds_to_target:,.1f}")
+        shown.add_row(*cells)
+    return shown
+
+
+def spread_text(spread: "Spread | None", scale: float, form: str) -> str:
+    """Return `median least-most`, a dash for nothing."""
+    if spread is None:
+        return "-"
+    least, middle, most = (format(scale * value, form) for value in (spread.least, spread.median, spread.most))
+    return f"{middle}  {least}-{most}"
