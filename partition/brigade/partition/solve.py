@@ -1,15 +1,14 @@
 """Makes the plan of a run from what the nodes measured: which nodes, in which order, with which blocks."""
 
-from bisect import bisect_right
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from brigade.partition.cost_tables import Links, Measurements
 from brigade.partition.fixed_order import NEAR, Split
 from brigade.partition.order import rank_orders
+from brigade.partition.prediction import PLAIN, Surroundings, predict_step_s, stage_of
 from brigade.partition.refusal import explain_refusal, format_blocks
-from brigade.partition.schedule import build
-from brigade.partition.timeline import step_seconds
 from brigade.wire.costs import ChainReport, DeviceReport
 from brigade.wire.errors import PlanError
 from brigade.wire.plan import NodeContact, Plan, StagePlan
@@ -38,18 +37,20 @@ def plan(
     train_samples: int,
     validation_samples: int,
     codec_ratio: Callable[[str], float] = lambda _: 1.0,
+    surroundings: Surroundings = PLAIN,
 ) -> Plan:
     """Return the plan with the shortest predicted step; the same for the same measurements, whoever came first.
 
     `devices` and `chains` are by node id, `links` by (from, to); `codec_ratio` tells how many times smaller a codec
-    makes a boundary value. Raises PlanError that says what is missing when no plan is possible.
+    makes a boundary value, `surroundings` what blocks and links do not tell. Raises PlanError that says what is missing
+    when no plan is possible.
     """
     contacts = sorted(contacts, key=lambda contact: (contact.name, contact.node_id))
     _check_measured(contacts, devices, chains)
     _check_counts(spec, len(contacts), len(chains[contacts[0].node_id].blocks), train_samples)
     microbatches = min(spec.training.microbatches, spec.training.batch_size, train_samples)
     measured = Measurements(contacts, devices, chains, links, spec, microbatches, codec_ratio)
-    proposals = propose(measured, spec.pipeline.stages)
+    proposals = propose(measured, spec.pipeline.stages, surroundings)
     if not proposals:
         raise PlanError(explain_refusal(measured, spec.pipeline.stages))
     chosen = choose(proposals)
@@ -70,34 +71,66 @@ def plan(
     )
 
 
-def propose(measured: Measurements, stages: int | None) -> list[Proposal]:
+def propose(measured: Measurements, stages: int | None, surroundings: Surroundings = PLAIN) -> list[Proposal]:
     """Return the best proposal for each number of stages that is possible, fewest stages first.
 
     Orders are ranked by a formula; the first few are decided by running the schedule on paper, which knows
-    what latency does to it.
+    what latency does to it. What a bound rules out is not run; the neighbours of the choice are, to be told of.
     """
-    proposals = []
-    for splits in rank_orders(measured.tables(), stages, FINALISTS).values():
-        usable = [split for split in splits if _tied_stages_meet(measured, split)]
-        candidates = [Proposal(split, predict_step_s(measured, split)) for split in usable]
-        if candidates:
-            proposals.append(min(candidates, key=lambda proposal: (proposal.step_s, proposal.split.order)))
-    return proposals
+    ranked = rank_orders(measured.tables(), stages, FINALISTS)
+    usable = {count: [s for s in splits if _tied_stages_meet(measured, s)] for count, splits in ranked.items()}
+    promising = sorted(
+        (splits[0].estimate_s(measured.microbatches), count) for count, splits in usable.items() if splits
+    )
+    found: dict[int, Proposal] = {}
+    fastest = math.inf
+    for _, count in promising:
+        if (proposal := _best_proposal(measured, usable[count], surroundings, fastest * WORTH)) is not None:
+            found[count] = proposal
+            fastest = min(fastest, proposal.step_s)
+    if found:
+        chosen = len(choose([found[count] for count in sorted(found)]).split.order)
+        for count in {chosen - 1, chosen + 1} - set(found):
+            if (proposal := _best_proposal(measured, usable.get(count, []), surroundings, math.inf)) is not None:
+                found[count] = proposal
+    return [found[count] for count in sorted(found)]
+
+
+def _best_proposal(
+    measured: Measurements, splits: Sequence[Split], surroundings: Surroundings, limit_s: float
+) -> Proposal | None:
+    """Return the proposal with the shortest step; None when no step can be shorter than the limit."""
+    best: Proposal | None = None
+    for split in splits:
+        if shortest_step_s(measured, split) > min(limit_s, math.inf if best is None else best.step_s):
+            continue
+        proposal = Proposal(split, predict_step_s(measured, split, surroundings))
+        if best is None or (proposal.step_s, split.order) < (best.step_s, best.split.order):
+            best = proposal
+    return best
+
+
+def shortest_step_s(measured: Measurements, split: Split) -> float:
+    """Return seconds that no step can do without.
+
+    Every stage works through all microbatches; before the first and after the last of them lies all that is in front
+    of the stage.
+    """
+    order, cuts = split.order, split.cuts
+    bound = before_s = 0.0
+    for k, node in enumerate(order):
+        compute_s = sum(block.forward_s + block.backward_s for block in measured.blocks[node][cuts[k] : cuts[k + 1]])
+        bound = max(bound, before_s + measured.microbatches * compute_s)
+        if k + 1 < len(order):
+            hop = measured.hop_time(node, order[k + 1], cuts[k + 1])
+            before_s += compute_s + hop.activation_s + hop.gradient_s + hop.round_trip_s
+    return bound * (1 - 1e-9)  # sums in another order
 
 
 def choose(proposals: Sequence[Proposal]) -> Proposal:
     """Return the proposal with the fewest stages that comes within 3 % of the fastest."""
     fastest = min(proposal.step_s for proposal in proposals)
     return next(proposal for proposal in proposals if proposal.step_s <= fastest * WORTH)
-
-
-def predict_step_s(measured: Measurements, split: Split) -> float:
-    """Return the seconds of a full step, by running its schedule on paper."""
-    order, cuts = split.order, split.cuts
-    schedule = build(measured.schedule, len(order), measured.microbatches)
-    stages = [measured.stage_time(node, cuts[k], cuts[k + 1]) for k, node in enumerate(order)]
-    hops = [measured.hop_time(order[k], order[k + 1], cuts[k + 1]) for k in range(len(order) - 1)]
-    return step_seconds(schedule, stages, hops)
 
 
 def _check_measured(
@@ -125,17 +158,12 @@ def _check_counts(spec: RunSpec, nodes: int, blocks: int, train_samples: int) ->
 def _tied_stages_meet(measured: Measurements, split: Split) -> bool:
     """Stages that share a tied parameter send it to each other, so they need a link wherever they stand."""
     for tied in measured.chain.tied:
-        owner = _node_of(split, tied.owner)
+        owner = split.order[stage_of(split, tied.owner)]
         for follower in tied.followers:
-            node = _node_of(split, follower)
+            node = split.order[stage_of(split, follower)]
             if node != owner and not measured.link_works(owner, node):
                 return False
     return True
-
-
-def _node_of(split: Split, parameter: str) -> int:
-    block = int(parameter.partition(".")[0])
-    return split.order[bisect_right(split.cuts, block) - 1]
 
 
 def _stages(measured: Measurements, split: Split, spec: RunSpec) -> tuple[StagePlan, ...]:

@@ -1,6 +1,7 @@
 """Whole plans: the choice of nodes, order and cuts, its reasons, and its refusals."""
 
 import dataclasses
+import math
 import random
 from itertools import pairwise
 from typing import Any
@@ -19,7 +20,7 @@ from tests.unit.partition.planning_cases import (
     price,
 )
 
-from brigade.partition.line import HopTime, StageTime
+from brigade.partition.line import Access, HopTime, Line, StageTime, connect
 from brigade.partition.schedule import build
 from brigade.partition.solve import format_seconds, plan
 from brigade.partition.timeline import step_seconds
@@ -89,18 +90,25 @@ def test_plan_does_not_depend_on_who_came_first(fleet: Fleet, seed: int) -> None
 
 
 def simulated_step(fleet: Fleet, order: tuple[int, ...], cuts: tuple[int, ...]) -> float:
+    """A step in which each node sends all that it sends over one line, as fast as the best of its links; and receives."""
     pairs = list(pairwise(cuts))
     times = [
         StageTime(sum(fleet.forward_s[node][a:b]), sum(fleet.backward_s[node][a:b]))
         for node, (a, b) in zip(order, pairs, strict=True)
     ]
+    sizes = [fleet.output_bytes[cut - 1] for cut in cuts[1:-1]]
+    rates = {
+        pair: rate for pair, rate in fleet.bytes_per_s.items() if not {pair, pair[::-1]} & fleet.broken and rate > 0
+    }
+    up = [max((rate for (a, _), rate in rates.items() if a == node), default=math.inf) for node in order]
+    down = [max((rate for (_, b), rate in rates.items() if b == node), default=math.inf) for node in order]
+    line = connect(times, [Access(*rate) for rate in zip(up, down, strict=True)], sizes, sizes, [0.0] * len(sizes))
     hops = []
-    for k in range(len(order) - 1):
-        there, back = (order[k], order[k + 1]), (order[k + 1], order[k])
-        size = fleet.output_bytes[cuts[k + 1] - 1]
-        way = (fleet.rtt_s.get(there, 0.0) + fleet.rtt_s.get(back, 0.0)) / 4
-        hops.append(HopTime(size / fleet.bytes_per_s[there], size / fleet.bytes_per_s[back], way))
-    return step_seconds(build(fleet.schedule, len(order), fleet.microbatches), times, hops)
+    for size, (near, far) in zip(sizes, pairwise(order), strict=True):
+        way = (fleet.rtt_s.get((near, far), 0.0) + fleet.rtt_s.get((far, near), 0.0)) / 4
+        hops.append(HopTime(size / fleet.bytes_per_s[near, far], size / fleet.bytes_per_s[far, near], way))
+    line = dataclasses.replace(line, hops=tuple(hops))
+    return step_seconds(build(fleet.schedule, len(order), fleet.microbatches), line)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -161,8 +169,8 @@ def test_codecs_count() -> None:
     ratios = {"int8": 100.0, "bf16": 50.0}
     made = plan_for(fleet, codec_ratio=ratios.__getitem__)
     assert [(stage.forward_codec, stage.backward_codec) for stage in made.stages] == [("int8", "raw"), ("raw", "bf16")]
-    stages = [StageTime(2.0, 4.0)] * 2
-    expected = step_seconds(build("1f1b", 2, 4), stages, [HopTime(1.0, 2.0, 0.0)])
+    line = Line((StageTime(2.0, 4.0),) * 2, (HopTime(1.0, 2.0, 0.0),))
+    expected = step_seconds(build("1f1b", 2, 4), line)
     assert made.period_s * 4 == pytest.approx(expected)
 
 
