@@ -45,6 +45,7 @@ class Measurements:
         self._backward_ratio = codec_ratio(spec.compression.backward)
         self.needed = cache(self._needed)
         self.in_flight = cache(self._in_flight)
+        self._seconds = cache(self._stage_seconds)
 
     def _needed(self, node: int, in_flight: int) -> NDArray[np.int64]:
         return needed_bytes(self.blocks[node], in_flight)
@@ -61,12 +62,17 @@ class Measurements:
         count, boundaries = len(self.blocks), len(self.blocks[0]) + 1
         transfer = np.full((count, count, boundaries), np.inf)
         hop = np.full((count, count, boundaries), np.inf)
+        bytes_out = np.array(
+            [[0, *(block.output_bytes for block in blocks)] for blocks in self.blocks], dtype=np.float64
+        )
         for node in range(count):
             for following in range(count):
-                if self.link_works(node, following):
-                    times = [self.hop_time(node, following, boundary) for boundary in range(boundaries)]
-                    transfer[node, following] = [max(time.activation_s, time.gradient_s) for time in times]
-                    hop[node, following] = [time.activation_s + time.gradient_s + 2 * time.one_way_s for time in times]
+                if self.link_works(node, following):  # as in `hop_time`, at all boundaries at once
+                    there, back = self.link(node, following), self.link(following, node)
+                    activation = bytes_out[node] / self._forward_ratio / there.bytes_per_s
+                    gradient = bytes_out[node] / self._backward_ratio / back.bytes_per_s
+                    transfer[node, following] = np.maximum(activation, gradient)
+                    hop[node, following] = activation + gradient + (there.rtt_s + back.rtt_s) / 2
         return CostTables(
             nodes=count,
             blocks=boundaries - 1,
@@ -78,10 +84,14 @@ class Measurements:
         )
 
     def _stage_s(self, node: int, in_flight: int) -> Seconds:
+        """Return [a, b]; the same array for numbers in flight that rule out the same stages."""
+        possible = np.triu(self.shortfall(node, in_flight) == 0, k=1)
+        return self._seconds(node, possible.tobytes())
+
+    def _stage_seconds(self, node: int, possible: bytes) -> Seconds:
         prefix = np.concatenate([[0.0], np.cumsum([sum(self._block_seconds(block)) for block in self.blocks[node]])])
         seconds = prefix[None, :] - prefix[:, None]
-        possible = np.triu(self.shortfall(node, in_flight) == 0, k=1)
-        return np.where(possible, seconds, np.inf)
+        return np.where(np.frombuffer(possible, dtype=np.bool_).reshape(seconds.shape), seconds, np.inf)
 
     def _block_seconds(self, block: BlockCost) -> tuple[float, float]:
         """Forward and backward of one microbatch; the backward bears its part of the optimizer's once a step."""

@@ -1,19 +1,22 @@
-"""The best cuts of a chain for nodes in a given order: exact, by dynamic programming.
+"""The best cuts of a chain for nodes in a given order: exact, by dynamic programming, for many orders at once.
 
 Chains-on-chains partitioning with heterogeneous processors (Pinar, Tabak, Aykanat 2008) with boundary costs and memory
 limits: first the smallest possible bottleneck, then, among cuts that nearly reach it, the fastest passage of one
-microbatch.
+microbatch. As every stage has a block, the cut in front of stage k of s lies within [k, blocks - s + k]: only that
+window is looked at.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 Seconds = NDArray[np.float64]
+Orders = NDArray[np.intp]  # [order, stage]: node
 
 NEAR = 1.01  # cuts within 1 % of the smallest bottleneck count as equal: measurements are no better
+CHUNK = 1 << 16  # numbers in a table that is worked on at a time, so that it stays in the processor's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,21 @@ class CostTables:
     transfer_s: Seconds  # [node, next node, b]: the slower of activation and gradient at boundary b
     hop_s: Seconds  # [node, next node, b]: activation, gradient and the way there and back
     in_flight: Callable[[int], tuple[int, ...]]  # number of stages -> microbatches in flight at each
+    _stacks: dict[int, Seconds] = field(default_factory=dict, repr=False, compare=False)
+
+    def stack(self, in_flight: int) -> Seconds:
+        """Return [node, b, a]: one microbatch through blocks [a, b) on every node."""
+        if in_flight not in self._stacks:
+            tables = [self.stage_s(node, in_flight) for node in range(self.nodes)]
+            stack = np.ascontiguousarray(np.stack(tables).transpose(0, 2, 1))
+            # Where memory is no limit all numbers in flight have the same tables: they are kept once.
+            alike = (other for other in self._stacks.values() if np.array_equal(other, stack))
+            self._stacks[in_flight] = next(alike, stack)
+        return self._stacks[in_flight]
+
+    def cells(self, stages: int) -> int:
+        """Return how many numbers are looked at to solve one order of so many stages."""
+        return stages * (self.blocks - stages + 1) ** 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,45 +67,106 @@ class Split:
 
 def solve_order(tables: CostTables, order: tuple[int, ...]) -> Split | None:
     """Return the best cuts for a stage on each node of `order`; None when nothing fits."""
-    stages, blocks = len(order), tables.blocks
-    if stages > blocks:
-        return None
-    in_flight = tables.in_flight(stages)
-    compute = [tables.stage_s(node, in_flight[k]) for k, node in enumerate(order)]
-    transfer = [tables.transfer_s[order[k], order[k + 1]] for k in range(stages - 1)]
-    least = _least_bottleneck(compute, transfer)
-    if not np.isfinite(least):
-        return None
-    limit = least * NEAR
-    compute = [np.where(table <= limit, table, np.inf) for table in compute]
-    hops = [np.where(transfer[k] <= limit, tables.hop_s[order[k], order[k + 1]], np.inf) for k in range(stages - 1)]
-    passage, cuts = _fastest_passage(compute, hops)
-    bottleneck = max(
-        *(float(compute[k][cuts[k], cuts[k + 1]]) for k in range(stages)),
-        *(float(transfer[k][cuts[k + 1]]) for k in range(stages - 1)),
-        0.0,
-    )
-    return Split(order, cuts, least, bottleneck, passage)
+    return solve_orders(tables, np.array([order], dtype=np.intp))[0]
 
 
-def _least_bottleneck(compute: list[Seconds], transfer: list[Seconds]) -> float:
-    """Return min over cuts of max over stages and transfers."""
-    best = compute[-1][:, -1]  # [a]: the rest of the chain, from block a on
-    for table, boundary in zip(compute[-2::-1], transfer[::-1], strict=True):
-        best = np.maximum(table, np.maximum(boundary, best)[None, :]).min(axis=1)
-    return float(best[0])
+def solve_orders(tables: CostTables, orders: Orders) -> list[Split | None]:
+    """Return the best cuts of each of these orders, all of the same length; None where nothing fits."""
+    count, stages = orders.shape
+    width = tables.blocks - stages + 1
+    if width < 1:
+        return [None] * count
+    chunk = max(1, CHUNK // width**2)
+    return [
+        split for first in range(0, count, chunk) for split in _Window(tables, orders[first : first + chunk]).splits()
+    ]
 
 
-def _fastest_passage(compute: list[Seconds], hops: list[Seconds]) -> tuple[float, tuple[int, ...]]:
-    """Return min over cuts of the sum over stages and hops, and these cuts."""
-    blocks = compute[0].shape[0] - 1
-    best = compute[-1][:, -1]
-    choices: list[NDArray[np.intp]] = []
-    for table, boundary in zip(compute[-2::-1], hops[::-1], strict=True):
-        total = table + (boundary + best)[None, :]
-        choices.append(total.argmin(axis=1))
-        best = total.min(axis=1)
-    cuts = [0]
-    for choice in reversed(choices):
-        cuts.append(int(choice[cuts[-1]]))
-    return float(best[0]), (*cuts, blocks)
+def scores(tables: CostTables, orders: Orders) -> Seconds:
+    """Return about how long a step takes with each of these orders; inf where nothing fits."""
+    splits = solve_orders(tables, orders)
+    return np.array([np.inf if split is None else split.estimate_s(tables.microbatches) for split in splits])
+
+
+class _Window:
+    """Some orders of one length; tables are [order, j, i] with a = k + i and b = k + 1 + j at stage k."""
+
+    def __init__(self, tables: CostTables, orders: Orders) -> None:
+        self._tables = tables
+        self._orders = orders
+        self._stages = orders.shape[1]
+        self._width = tables.blocks - self._stages + 1
+        in_flight = tables.in_flight(self._stages)
+        stacks = {number: tables.stack(number) for number in set(in_flight)}
+        self._stacks: Sequence[Seconds] = [stacks[number] for number in in_flight]
+
+    def _compute(self, stage: int) -> Seconds:
+        """Return what the stage takes for every first and last block of the window."""
+        near, far = stage, stage + self._width
+        return self._stacks[stage][self._orders[:, stage], near + 1 : far + 1, near:far]
+
+    def _links(self, table: Seconds, stage: int) -> Seconds:
+        """Return what `table` says of the link behind a stage, at every boundary of the window."""
+        here, there = self._orders[:, stage], self._orders[:, stage + 1]
+        links: Seconds = table[here, there, stage + 1 : stage + 1 + self._width]
+        return links
+
+    def splits(self) -> list[Split | None]:
+        """Return the best cuts of each order."""
+        least = self._least_bottlenecks()
+        passage, firsts = self._fastest_passages(least * NEAR)
+        bottleneck = self._bottlenecks(firsts)
+        cuts = firsts + np.arange(self._stages)
+        return [
+            Split(tuple(order), (*cut, self._tables.blocks), smallest, slowest, seconds)
+            if np.isfinite(smallest)
+            else None
+            for order, cut, smallest, slowest, seconds in zip(
+                self._orders.tolist(), cuts.tolist(), least.tolist(), bottleneck.tolist(), passage.tolist(), strict=True
+            )
+        ]
+
+    def _least_bottlenecks(self) -> Seconds:
+        """Return min over cuts of max over stages and transfers."""
+        best = self._compute(self._stages - 1)[:, -1, :]  # [order, i]: the rest of the chain, from block a on
+        for stage in range(self._stages - 2, -1, -1):
+            onward = np.maximum(self._links(self._tables.transfer_s, stage), best)
+            best = np.maximum(self._compute(stage), onward[:, :, None]).min(axis=1)
+        least: Seconds = best[:, 0]
+        return least
+
+    def _fastest_passages(self, limit: Seconds) -> tuple[Seconds, NDArray[np.intp]]:
+        """Return min over cuts of the sum over stages and hops, and the [order, stage] windows' places of these cuts.
+
+        Only stages and transfers within `limit` count.
+        """
+        last = self._compute(self._stages - 1)[:, -1, :]
+        best = np.where(last <= limit[:, None], last, np.inf)
+        choices: list[NDArray[np.intp]] = []
+        for stage in range(self._stages - 2, -1, -1):
+            fits = self._links(self._tables.transfer_s, stage) <= limit[:, None]
+            onward = np.where(fits, self._links(self._tables.hop_s, stage) + best, np.inf)
+            compute = self._compute(stage)
+            np.copyto(compute, np.inf, where=compute > limit[:, None, None])
+            compute += onward[:, :, None]
+            choices.append(compute.argmin(axis=1))
+            best = np.take_along_axis(compute, choices[-1][:, None, :], axis=1)[:, 0, :]
+        place = np.zeros(len(limit), dtype=np.intp)
+        firsts = [place]
+        for choice in reversed(choices):
+            place = choice[np.arange(len(limit)), place]
+            firsts.append(place)
+        return best[:, 0], np.stack(firsts, axis=1)
+
+    def _bottlenecks(self, firsts: NDArray[np.intp]) -> Seconds:
+        """Return the slowest stage or transfer of these cuts."""
+        blocks = self._tables.blocks
+        slowest = np.zeros(len(firsts))
+        cuts = firsts + np.arange(self._stages)
+        for stage in range(self._stages):
+            node, first = self._orders[:, stage], cuts[:, stage]
+            end = cuts[:, stage + 1] if stage + 1 < self._stages else np.full(len(first), blocks)
+            slowest = np.maximum(slowest, self._stacks[stage][node, end, first])
+            if stage + 1 < self._stages:
+                slowest = np.maximum(slowest, self._tables.transfer_s[node, self._orders[:, stage + 1], end])
+        return slowest

@@ -1,6 +1,9 @@
 """In which order, and which, nodes stand in the line.
 
-The best order is NP-complete to find: few nodes are tried in every order, many by nearest neighbour and reversal moves.
+The best order is NP-complete to find: few nodes are tried in every order; for many, a first order by nearest neighbour
+gives up one node after the other, and moves make it better on the way, most of all where a step is shortest. Moves are
+sketched all at once; the most promising ones are solved exactly. Work is counted in numbers of the tables, never in
+seconds, so that the result is the same on every machine.
 """
 
 from collections.abc import Iterator
@@ -8,10 +11,12 @@ from itertools import permutations
 
 import numpy as np
 
-from brigade.partition.fixed_order import CostTables, Split, solve_order
+from brigade.partition.fixed_order import CostTables, Orders, Seconds, Split, scores, solve_order, solve_orders
 
 EXHAUSTIVE_NODES = 6
-MOST_SWEEPS = 2  # over all reversals, for each number of stages
+WORK_ON_THE_WAY = 1 << 20  # for each number of stages
+WORK_AT_THE_BEST = 1 << 23
+BEST_COUNTS = 4  # numbers of stages that are looked at more closely
 
 
 def rank_orders(tables: CostTables, stages: int | None, keep: int = 1) -> dict[int, list[Split]]:
@@ -34,72 +39,117 @@ def _best(splits: list[Split], microbatches: int) -> list[Split]:
 def _every_order(tables: CostTables, stages: int | None) -> Iterator[Split]:
     counts = range(1, min(tables.nodes, tables.blocks) + 1) if stages is None else [stages]
     for count in counts:
-        for order in permutations(range(tables.nodes), count):
-            split = solve_order(tables, order)
-            if split is not None:
-                yield split
+        orders = np.array(list(permutations(range(tables.nodes), count)), dtype=np.intp)
+        yield from filter(None, solve_orders(tables, orders))
 
 
 def _searched_orders(tables: CostTables, stages: int | None) -> Iterator[Split]:
-    """Order all nodes that can be of use, then drop the one that is missed least, again and again."""
-    block_s = {node: tables.stage_s(node, 1).diagonal(1) for node in range(tables.nodes)}
-    nodes = [node for node, seconds in block_s.items() if np.isfinite(seconds).any()]
-    nodes.sort(key=lambda node: (float(np.mean(block_s[node][np.isfinite(block_s[node])])), node))
-    nodes = sorted(nodes[: tables.blocks])  # at most one a block: the fastest
-    chains = [_nearest_neighbours(tables, nodes, start) for start in nodes]
-    order = min(chains, key=lambda chain: (_score(tables, chain), chain), default=())
-    while order:
-        order = _reversed_for_better(tables, order)
-        split = solve_order(tables, order)
+    """Drop the node that is missed least, again and again; then look closely at the best numbers of stages."""
+    sketch = Sketch(tables)
+    found: list[tuple[float, Orders]] = []
+    order = _first_best(tables, sketch.chains()) if len(sketch.nodes) else sketch.nodes
+    while len(order):
+        order = _moved_for_better(tables, sketch, order, WORK_ON_THE_WAY)
+        split = solve_order(tables, tuple(order.tolist()))
         if split is not None and stages in {None, len(order)}:
+            found.append((split.estimate_s(tables.microbatches), order))
             yield split
         if len(order) == (stages or 1):
-            return
-        order = _without_least_missed(tables, order)
-
-
-def _nearest_neighbours(tables: CostTables, nodes: list[int], start: int) -> tuple[int, ...]:
-    cost = np.median(tables.hop_s[:, :, 1:-1], axis=2) if tables.blocks > 1 else tables.hop_s[:, :, 0]
-    chain, left = [start], [node for node in nodes if node != start]
-    while left:
-        nearest = min(left, key=lambda node: (cost[chain[-1], node], node))
-        chain.append(nearest)
-        left.remove(nearest)
-    return tuple(chain)
-
-
-def _reversed_for_better(tables: CostTables, order: tuple[int, ...]) -> tuple[int, ...]:
-    """Reverse parts of the order (2-opt) as long as that makes a step shorter."""
-    score = _score(tables, order)
-    for _ in range(MOST_SWEEPS):
-        before = score
-        for first in range(len(order) - 1):
-            for end in range(first + 2, len(order) + 1):
-                moved = order[:first] + order[first:end][::-1] + order[end:]
-                moved_score = _score(tables, moved)
-                if moved_score < score:
-                    order, score = moved, moved_score
-        if not score < before:
             break
-    return order
+        order = _without_least_missed(tables, order)
+    for _, order in sorted(found, key=lambda each: (each[0], len(each[1])))[:BEST_COUNTS]:
+        better = _moved_for_better(tables, sketch, order, WORK_AT_THE_BEST)
+        yield from filter(None, solve_orders(tables, better[None, :]))
 
 
-def _without_least_missed(tables: CostTables, order: tuple[int, ...]) -> tuple[int, ...]:
+class Sketch:
+    """What an order costs at a rough guess, for many orders at once; `nodes` are those that can be of use."""
+
+    def __init__(self, tables: CostTables) -> None:
+        block_s = tables.stack(1).diagonal(-1, axis1=1, axis2=2)  # [node, block]
+        finite = np.isfinite(block_s)
+        count = finite.sum(axis=1)
+        self._mean_s = np.where(finite, block_s, 0.0).sum(axis=1) / np.maximum(count, 1)
+        useful = [node for node in range(tables.nodes) if count[node]]
+        fastest = sorted(useful, key=lambda node: (self._mean_s[node], node))
+        self.nodes: Orders = np.array(sorted(fastest[: tables.blocks]), dtype=np.intp)  # at most one a block
+        inner = slice(1, -1) if tables.blocks > 1 else slice(0, 1)
+        # A finite number for what cannot be, so that one impossible link is better than two.
+        self._hop_s = np.minimum(np.median(tables.hop_s[:, :, inner], axis=2), 1e9)
+        self._transfer_s = np.minimum(np.median(tables.transfer_s[:, :, inner], axis=2), 1e9)
+        self._blocks, self._beats = tables.blocks, tables.microbatches - 1
+
+    def chains(self) -> Orders:
+        """Return for each node the order that begins with it and goes on with the nearest one that is left."""
+        hop_s = self._hop_s[np.ix_(self.nodes, self.nodes)]
+        count = len(self.nodes)
+        chains = np.empty((count, count), dtype=np.intp)
+        chains[:, 0] = here = rows = np.arange(count)
+        taken = np.zeros((count, count), dtype=np.bool_)
+        for place in range(1, count):
+            taken[rows, here] = True
+            here = np.where(taken, np.inf, hop_s[here]).argmin(axis=1)
+            chains[:, place] = here
+        return self.nodes[chains]
+
+    def promising(self, orders: Orders, most: int) -> Orders:
+        """Return the orders that look best, at most so many: by links, and by the beat of the devices together."""
+        if len(orders) <= most:
+            return orders
+        near, far = orders[:, :-1], orders[:, 1:]
+        with np.errstate(divide="ignore"):
+            device_s = self._blocks / (1.0 / self._mean_s[orders]).sum(axis=1)
+        beat_s = np.maximum(device_s, self._transfer_s[near, far].max(axis=1, initial=0.0))
+        guess_s = self._hop_s[near, far].sum(axis=1) + self._beats * beat_s
+        return orders[np.argsort(guess_s, kind="stable")[:most]]
+
+
+def _moved_for_better(tables: CostTables, sketch: Sketch, order: Orders, work: int) -> Orders:
+    """Make the best move again and again, as long as that makes a step shorter and until so much work is done."""
+    score = scores(tables, order[None, :])[0]
+    while True:
+        moved = _moves(order, np.setdiff1d(sketch.nodes, order))
+        moved = sketch.promising(moved, max(1, work // (2 * tables.cells(len(order)))))
+        work -= len(moved) * tables.cells(len(order))
+        if not len(moved) or work < 0:
+            return order
+        moved_scores = scores(tables, moved)
+        best = int(moved_scores.argmin())
+        if not moved_scores[best] < score:
+            return order
+        order, score = moved[best], moved_scores[best]
+
+
+def _moves(order: Orders, spare: Orders) -> Orders:
+    """Return the orders that one move makes: a part reversed, a node elsewhere, a spare node instead of another."""
+    count, places = len(order), np.arange(len(order))
+    first, last = (ends[:, np.newaxis] for ends in np.triu_indices(count, k=1))
+    inside = (first <= places) & (places <= last)
+    reverse = np.where(inside, first + last - places, places)
+    far = np.flatnonzero(last.ravel() - first.ravel() > 1)  # the neighbours of a node change places by a reversal
+    onward = np.where(inside, np.where(places == last, first, places + 1), places)[far]
+    back = np.where(inside, np.where(places == first, last, places - 1), places)[far]
+    moved = order[np.concatenate([reverse, onward, back])]
+    replaced = np.repeat(order[None, :], count * len(spare), axis=0)
+    replaced[np.arange(len(replaced)), np.repeat(places, len(spare))] = np.tile(spare, count)
+    return np.concatenate([moved, replaced])
+
+
+def _without_least_missed(tables: CostTables, order: Orders) -> Orders:
     """Drop one node: the one without which a step is shortest, or while nothing fits, the one that least fits in."""
-    rests = [order[:k] + order[k + 1 :] for k in range(len(order))]
-    return min(
-        rests, key=lambda rest: (_score(tables, rest), -_working_links(tables, rest), -_room(tables, rest), rest)
-    )
+    rests = np.stack([np.delete(order, place) for place in range(len(order))])
+    return _first_best(tables, rests)
 
 
-def _working_links(tables: CostTables, order: tuple[int, ...]) -> int:
-    return int(np.isfinite(tables.hop_s[np.ix_(order, order)]).any(axis=2).sum())
-
-
-def _room(tables: CostTables, order: tuple[int, ...]) -> int:
-    return sum(int(np.isfinite(tables.stage_s(node, 1)).sum()) for node in order)
-
-
-def _score(tables: CostTables, order: tuple[int, ...]) -> float:
-    split = solve_order(tables, order)
-    return np.inf if split is None else split.estimate_s(tables.microbatches)
+def _first_best(tables: CostTables, orders: Orders) -> Orders:
+    """Return the order with the shortest step; while nothing fits, that with the most links that work and most room."""
+    score_s: Seconds = scores(tables, orders)
+    if np.isfinite(score_s).any():
+        ties = np.flatnonzero(score_s == score_s.min())
+    else:
+        works = np.asarray(np.isfinite(tables.hop_s).any(axis=2))
+        room = np.asarray(np.isfinite(tables.stack(1)).sum(axis=(1, 2)))
+        merits = [(int(works[np.ix_(order, order)].sum()), int(room[order].sum())) for order in orders]
+        best = max(merits)
+        ties = np.array([number for number, merit in enumerate(merits) if merit == best])
+    return min((orders[number] for number in ties), key=lambda order: tuple(order.tolist()))

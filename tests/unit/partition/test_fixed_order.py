@@ -1,14 +1,16 @@
 """The exact solver for a given order, and the choice of order, against brute force."""
 
 import random
-from itertools import pairwise
+from itertools import pairwise, permutations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.partition.planning_cases import Fleet, even_fleet, every_cut, every_order, fleets, price
 
-from brigade.partition.fixed_order import NEAR, solve_order
+from brigade.partition import order as order_module
+from brigade.partition.fixed_order import NEAR, CostTables, Orders, Split, solve_order, solve_orders
 from brigade.partition.order import rank_orders
 
 
@@ -31,6 +33,41 @@ def test_cuts_are_the_best_of_all_cuts(fleet: Fleet, data: st.DataObject) -> Non
     # a cut exactly at the 1 % border may count or not
     fastest = min(passage for bottleneck, passage in possible.values() if bottleneck <= least * NEAR * (1 - 1e-9))
     assert split.passage_s <= fastest * (1 + 1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleet=fleets(), data=st.data())
+def test_many_orders_at_once_are_solved_as_each_alone(fleet: Fleet, data: st.DataObject) -> None:
+    stages = data.draw(st.integers(1, fleet.nodes))
+    tables, orders = fleet.measurements().tables(), list(permutations(range(fleet.nodes), stages))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("brigade.partition.fixed_order.CHUNK", 100)
+        together = solve_orders(tables, np.array(orders))
+    assert together == [solve_order(tables, order) for order in orders]
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleet=fleets())
+def test_tables_say_what_each_stage_and_link_costs(fleet: Fleet) -> None:
+    """The tables are reckoned in one go; stage and hop by themselves are what the step on paper is made of."""
+    measured = fleet.measurements()
+    tables = measured.tables()
+    for a in range(fleet.nodes):
+        for b in range(fleet.nodes):
+            for boundary in range(fleet.blocks + 1):
+                seconds = (np.inf, np.inf)
+                if measured.link_works(a, b):
+                    hop = measured.hop_time(a, b, boundary)
+                    line_s = hop.activation_s, hop.gradient_s
+                    seconds = max(line_s), sum(line_s) + hop.round_trip_s
+                assert (tables.transfer_s[a, b, boundary], tables.hop_s[a, b, boundary]) == pytest.approx(seconds)
+        for in_flight in (1, 3):
+            table = tables.stage_s(a, in_flight)
+            for first in range(fleet.blocks):
+                for end in range(first + 1, fleet.blocks + 1):
+                    fits = measured.shortfall(a, in_flight)[first, end] == 0
+                    seconds_alone = measured.stage_time(a, first, end).compute_s if fits else np.inf
+                    assert table[first, end] == tables.stack(in_flight)[a, end, first] == pytest.approx(seconds_alone)
 
 
 @settings(max_examples=60, deadline=None)
@@ -129,6 +166,51 @@ def test_search_comes_near_the_best_order() -> None:
     assert min(losses) >= 1 - 1e-9
     assert sum(losses) / len(losses) < 1.05
     assert max(losses) < 1.15
+
+
+def test_moves_are_all_reversals_all_moves_of_a_node_and_all_exchanges() -> None:
+    order, spare = (4, 7, 1, 3), (0, 2)
+    wanted = set()
+    for first in range(4):
+        for end in range(first + 2, 5):
+            wanted.add(order[:first] + order[first:end][::-1] + order[end:])
+        rest = order[:first] + order[first + 1 :]
+        wanted |= {(*rest[:to], order[first], *rest[to:]) for to in range(4)} - {order}
+        wanted |= {(*order[:first], other, *order[first + 1 :]) for other in spare}
+    moves = [tuple(move) for move in order_module._moves(np.array(order), np.array(spare)).tolist()]
+    assert set(moves) == wanted
+    assert len(moves) == len(wanted)
+
+
+def test_the_work_of_a_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many orders there are: 64 nodes and blocks are planned in seconds, counted in numbers of the tables."""
+    worked = 0
+    solve = solve_orders
+
+    def counting(tables: CostTables, orders: Orders) -> list[Split | None]:
+        nonlocal worked
+        worked += len(orders) * tables.cells(orders.shape[1])
+        return solve(tables, orders)
+
+    monkeypatch.setattr("brigade.partition.order.solve_orders", counting)
+    monkeypatch.setattr("brigade.partition.fixed_order.solve_orders", counting)
+    nodes = blocks = 20
+    chance = random.Random(7)
+    pairs = [(a, b) for a in range(nodes) for b in range(nodes) if a != b]
+    fleet = even_fleet(
+        nodes,
+        blocks,
+        forward_s=[[chance.uniform(1, 4)] * blocks for _ in range(nodes)],
+        backward_s=[[2.0] * blocks] * nodes,
+        output_bytes=[1000] * blocks,
+        bytes_per_s={pair: chance.uniform(100, 1000) for pair in pairs},
+    )
+    monkeypatch.setattr("tests.unit.partition.planning_cases.name", str)
+    ranked = rank_orders(fleet.measurements().tables(), None)
+    assert list(ranked) == list(range(1, nodes + 1))
+    drops = sum(stages * stages * (blocks - stages + 1) ** 2 for stages in range(1, nodes + 1))
+    most = nodes * order_module.WORK_ON_THE_WAY + order_module.BEST_COUNTS * order_module.WORK_AT_THE_BEST + 3 * drops
+    assert 0 < worked <= most
 
 
 @pytest.mark.parametrize("exhaustive", [0, 6])
