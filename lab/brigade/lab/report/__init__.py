@@ -1,0 +1,1 @@
+"""The page that shows one experiment, or several beside each other."""

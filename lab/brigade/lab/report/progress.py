@@ -1,0 +1,226 @@
+"""The figures of how training went: loss and speed against time with what happened meanwhile, loss against tokens."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import Any
+
+from plotly import graph_objects as go
+from plotly.subplots import make_subplots
+
+from brigade.lab.report.reported import Reported
+from brigade.lab.report.style import GREY, RUN_COLOURS, arrange, plain, run_line, shortened
+from brigade.lab.result import Point, Result
+
+MEAN_OF_STEPS = 5  # in the thick line of the speed
+NEAREST_LABELS = 0.022  # of the width: numbers of events that are nearer would lie on each other
+MARK = "#A8A8A8"
+LONGEST_TITLE = 11  # beside the strip of events
+STRIP_PX, PANEL_PX, MARGINS_PX = 24, 270, 150
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Tokens a second of a step, and of the last few steps together, at the time of its commit."""
+
+    at_s: float
+    of_step: float
+    of_some: float
+
+
+def timed(curve: Sequence[Point]) -> list[Point]:
+    """Return the points whose time is known: time goes on from point to point."""
+    points: list[Point] = []
+    for point in curve:
+        if point.at_s > (points[-1].at_s if points else 0.0):
+            points.append(point)
+    return points
+
+
+def speeds(curve: Sequence[Point]) -> list[Speed]:
+    """Return the speed at every point; a pause belongs to the step after it."""
+    before = [Point(0, 0.0, 0, None), *timed(curve)]
+    return [
+        Speed(point.at_s, _rate(before[index], point), _rate(before[max(0, index + 1 - MEAN_OF_STEPS)], point))
+        for index, point in enumerate(before[1:])
+    ]
+
+
+def held_out_points(result: Result) -> list[tuple[Point, float]]:
+    """Return the held-out losses with the point of the curve after which each was measured."""
+    point_of = {point.step: point for point in result.loss.curve}
+    return [(point_of[step], loss) for step, loss in result.loss.held_out if loss is not None and step in point_of]
+
+
+def during(result: Result) -> list[tuple[int, float, str]]:
+    """Return number, seconds and text of the events since training began; numbers count all events from 1."""
+    return [(number, at_s, text) for number, (at_s, text) in enumerate(result.events, start=1) if at_s >= 0]
+
+
+def over_time(runs: Sequence[Reported]) -> go.Figure:
+    """Return events, loss and speed over one axis of time."""
+    strip = STRIP_PX * len(runs)
+    figure = make_subplots(
+        rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.035, row_heights=[strip, PANEL_PX, PANEL_PX]
+    )
+    for index, run in enumerate(runs):
+        figure.add_trace(_event_marks(index, runs), row=1, col=1)
+        known = timed(run.result.loss.curve)
+        figure.add_trace(_loss_line(runs, index, [p.at_s for p in known], known, "s"), row=2, col=1)
+        held_out = [(point, loss) for point, loss in held_out_points(run.result) if point.at_s > 0]
+        figure.add_trace(_held_out_marks(runs, index, [p.at_s for p, _ in held_out], held_out), row=2, col=1)
+        for trace in _speed_lines(runs, index):
+            figure.add_trace(trace, row=3, col=1)
+    for trace in _meanings(runs, ("training", "held out", "speed", "bound")):
+        figure.add_trace(trace, row=2, col=1)
+    arrange(figure, strip + 2 * PANEL_PX + MARGINS_PX)
+    last = max((seconds_of(run.result) for run in runs), default=1.0)
+    figure.update_xaxes(range=[-0.012 * last, last * 1.01], showticklabels=True)
+    figure.update_xaxes(showticklabels=False, ticks="", showgrid=False, showline=False, row=1, col=1)
+    figure.update_xaxes(title_text="time since training began (s)", row=3, col=1)
+    figure.update_yaxes(
+        range=[len(runs) - 0.5, -0.5], showgrid=False, showline=False, ticks="", row=1, col=1,
+        tickvals=list(range(len(runs))), ticktext=_strip_names(runs), tickfont={"size": 12},
+    )  # fmt: skip
+    figure.update_yaxes(title_text="loss (nats per target token)", row=2, col=1)
+    figure.update_yaxes(title_text="speed (target tokens/s)", range=[0, _top_speed(runs)], row=3, col=1)
+    for index, run in enumerate(runs):
+        colour = MARK if len(runs) == 1 else run_line(index)["color"]
+        for _, at_s, _ in during(run.result):
+            for row in (2, 3):
+                line = {"color": colour, "width": 1, "dash": "dot"}
+                figure.add_vline(at_s, line=line, opacity=0.6, layer="below", row=row, col=1)
+    return figure
+
+
+def over_tokens(runs: Sequence[Reported]) -> go.Figure:
+    """Return the loss against what was trained."""
+    figure = go.Figure()
+    for index, run in enumerate(runs):
+        curve = run.result.loss.curve
+        held_out = held_out_points(run.result)
+        figure.add_trace(_loss_line(runs, index, [point.tokens for point in curve], curve, "tokens"))
+        figure.add_trace(_held_out_marks(runs, index, [p.tokens for p, _ in held_out], held_out))
+    figure.add_traces(list(_meanings(runs, ("training", "held out"))))
+    arrange(figure, PANEL_PX + 110)
+    figure.update_xaxes(title_text="target tokens trained", rangemode="tozero", tickformat="~s")
+    figure.update_yaxes(title_text="loss (nats per target token)")
+    return figure
+
+
+def seconds_of(result: Result) -> float:
+    """Return how long the time axis of a result is."""
+    last = max((at_s for _, at_s, _ in during(result)), default=0.0)
+    return max(result.seconds, last, *(point.at_s for point in result.loss.curve), 1e-3)
+
+
+def _rate(begin: Point, end: Point) -> float:
+    return (end.tokens - begin.tokens) / (end.at_s - begin.at_s)
+
+
+def _top_speed(runs: Sequence[Reported]) -> float:
+    """Return the end of the axis of speeds: the bound and nearly all steps fit, a step that was told late does not."""
+    tops = [run.result.bound_tokens_per_s or 0.0 for run in runs]
+    for run in runs:
+        known = speeds(run.result.loss.curve)
+        tops += [speed.of_some for speed in known]
+        of_steps = sorted(speed.of_step for speed in known)
+        tops += of_steps[: max(1, len(of_steps) * 95 // 100)]
+    return 1.08 * max(tops, default=0.0) or 1.0
+
+
+def _loss_line(
+    runs: Sequence[Reported], index: int, x: Sequence[float], points: Sequence[Point], unit: str
+) -> go.Scatter:
+    form = ":,.1f" if unit == "s" else ":,"
+    return go.Scatter(
+        x=x, y=[point.loss for point in points], customdata=[point.step for point in points], mode="lines",
+        line=run_line(index, width=1.6), name=_entry(runs, index, "training loss"), legendgroup=str(index),
+        hovertemplate=f"step %{{customdata}}, %{{x{form}}} {unit}<br>loss %{{y:.4f}}<extra>%{{fullData.name}}</extra>",
+    )  # fmt: skip
+
+
+def _held_out_marks(
+    runs: Sequence[Reported], index: int, x: Sequence[float], held_out: Sequence[tuple[Point, float]]
+) -> go.Scatter:
+    colour = RUN_COLOURS[index % len(RUN_COLOURS)]
+    return go.Scatter(
+        x=x, y=[loss for _, loss in held_out], customdata=[point.step for point, _ in held_out], mode="markers",
+        marker={"symbol": "diamond", "size": 10, "color": "white", "line": {"color": colour, "width": 2}},
+        name="held-out loss", legendgroup=str(index), showlegend=len(runs) == 1 and bool(held_out),
+        hovertemplate="after step %{customdata}<br>held-out loss %{y:.4f}<extra></extra>",
+    )  # fmt: skip
+
+
+def _speed_lines(runs: Sequence[Reported], index: int) -> Iterator[go.Scatter]:
+    result = runs[index].result
+    known = speeds(result.loss.curve)
+    alone = len(runs) == 1
+    start = [speed.at_s for speed in known]
+    yield go.Scatter(
+        x=[0.0, *start], y=[known[0].of_step if known else None, *(speed.of_step for speed in known)], mode="lines",
+        line=run_line(index, width=0.8, shape="vh"), opacity=0.45, name="speed of each step", legendgroup=str(index),
+        showlegend=alone, hovertemplate="%{x:.1f} s<br>this step %{y:,.0f} tokens/s<extra></extra>",
+    )  # fmt: skip
+    yield go.Scatter(
+        x=start, y=[speed.of_some for speed in known], mode="lines", line=run_line(index, width=2.2, shape="vh"),
+        name=f"mean of {MEAN_OF_STEPS} steps", legendgroup=str(index), showlegend=alone,
+        hovertemplate=f"%{{x:.1f}} s<br>{MEAN_OF_STEPS} steps: %{{y:,.0f}} tokens/s<extra></extra>",
+    )  # fmt: skip
+    if result.bound_tokens_per_s is not None:
+        yield go.Scatter(
+            x=[0.0, seconds_of(result)], y=[result.bound_tokens_per_s] * 2, mode="lines",
+            line={"color": run_line(index)["color"], "dash": "dash", "width": 1.4}, name="bound",
+            legendgroup=str(index), showlegend=alone, hovertemplate="bound %{y:,.0f} tokens/s<extra></extra>",
+        )  # fmt: skip
+
+
+def _event_marks(index: int, runs: Sequence[Reported]) -> go.Scatter:
+    result = runs[index].result
+    events = during(result)
+    room = NEAREST_LABELS * max(seconds_of(run.result) for run in runs)
+    labels: list[str] = []
+    labelled_at = -room
+    for number, at_s, _ in events:
+        free = at_s - labelled_at >= room
+        labels.append(str(number) if free else "")
+        labelled_at = at_s if free else labelled_at
+    return go.Scatter(
+        x=[at_s for _, at_s, _ in events], y=[index] * len(events), mode="markers+text", text=labels,
+        customdata=[f"{number}: {_wrapped(text)}" for number, _, text in events], textposition="middle right",
+        textfont={"size": 11}, marker={"symbol": "triangle-down", "size": 10, "color": run_line(index)["color"]},
+        showlegend=False, legendgroup=str(index), cliponaxis=False,
+        hovertemplate="%{x:.1f} s<br>%{customdata}<extra></extra>",
+    )  # fmt: skip
+
+
+def _strip_names(runs: Sequence[Reported]) -> list[str]:
+    return ["events"] if len(runs) == 1 else [plain(shortened(run.title, LONGEST_TITLE)) for run in runs]
+
+
+def _entry(runs: Sequence[Reported], index: int, meaning: str) -> str:
+    return meaning if len(runs) == 1 else plain(runs[index].title)
+
+
+def _meanings(runs: Sequence[Reported], which: Sequence[str]) -> Iterator[go.Scatter]:
+    """Yield entries of the legend that say what lines and marks mean, where a colour stands for a run."""
+    looks: dict[str, dict[str, Any]] = {
+        "training": {"mode": "lines", "line": {"color": GREY, "width": 1.6}, "name": "line: training loss"},
+        "held out": {
+            "mode": "markers",
+            "marker": {"symbol": "diamond", "size": 10, "color": "white", "line": {"color": GREY, "width": 2}},
+            "name": "held-out loss",
+        },
+        "speed": {
+            "mode": "lines",
+            "line": {"color": GREY, "width": 2.2},
+            "name": f"speed: mean of {MEAN_OF_STEPS} steps, thin: each step",
+        },
+        "bound": {"mode": "lines", "line": {"color": GREY, "width": 1.4, "dash": "dash"}, "name": "bound"},
+    }
+    if len(runs) > 1:
+        yield from (go.Scatter(x=[None], y=[None], hoverinfo="skip", **looks[name]) for name in which)
+
+
+def _wrapped(text: str, columns: int = 90) -> str:
+    return "<br>".join(plain(line) for line in wrap(text, columns))
