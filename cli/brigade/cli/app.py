@@ -14,6 +14,7 @@ from brigade.cli.demo import demo
 from brigade.cli.export import export
 from brigade.cli.join import join
 from brigade.cli.lab import lab
+from brigade.cli.report import report
 from brigade.cli.revoke import revoke
 from brigade.cli.status import status
 from brigade.cli.stop import stop
@@ -54,7 +55,7 @@ def brigade(
     """Hold what is common to all subcommands: nothing but the version."""
 
 
-for command in (demo, up, join, status, stop, export, revoke, lab, bench):
+for command in (demo, up, join, status, stop, export, revoke, lab, report, bench):
     app.command()(command)
 
 

@@ -16,6 +16,9 @@ ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="The
 ResultFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the result to a file, with documented keys.")
 ]
+ReportFile = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="Draw what came out as a page (HTML, one file).")
+]
 Seed = Annotated[
     int | None, typer.Option("--seed", metavar="N", min=0, help="Draw jitter and losses anew; the job keeps its seed.")
 ]
@@ -28,6 +31,7 @@ Directory = Annotated[
 def lab(
     scenario_file: ScenarioFile,
     result_file: ResultFile = None,
+    report_file: ReportFile = None,
     seed: Seed = None,
     directory: Directory = None,
     quiet: Quiet = False,
@@ -40,10 +44,13 @@ def lab(
 
     from brigade.cli.lab_progress import LabProgress
     from brigade.lab.examine import examine
+    from brigade.lab.experiment_files import RESULT_NAME, read_experiment, require_plots, write_report, write_trace
     from brigade.lab.runner import RUN_DIR, run_experiment
     from brigade.lab.scenario import read_scenario
 
     console = Console(quiet=quiet, highlight=False, soft_wrap=True)
+    if report_file is not None:
+        require_plots()
     scenario = read_scenario(scenario_file)
     place = new_directory(directory, scenario.spec.name)
     console.print(
@@ -52,10 +59,15 @@ def lab(
     with LabProgress(console, scenario.run.spec.training.max_steps) as progress:
         observed = run_experiment(scenario, place, progress, seed)
     result = examine(scenario, place / RUN_DIR, observed)
-    for path in filter(None, (place / "result.json", result_file)):
+    for path in filter(None, (place / RESULT_NAME, result_file)):
         path.write_bytes(result.to_json())
+    experiment = read_experiment(place)
+    write_trace(experiment)
     show(result, console)
-    console.print(f"What each process said, and result.json, lie in {place}.")
+    console.print(f"What each process said, result.json, and trace.json for ui.perfetto.dev lie in {place}.")
+    if report_file is not None:
+        write_report([experiment], report_file)
+        console.print(f"The report is {report_file}.")
     if observed.exit_code != 0:
         typer.echo(f"brigade: the run did not finish: {observed.reason or 'see its output'}", err=True)
         raise typer.Exit(1 if observed.exit_code is None or observed.exit_code < 0 else observed.exit_code)
