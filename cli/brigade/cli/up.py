@@ -30,6 +30,12 @@ OutputDirectory = Annotated[
     Path | None,
     typer.Option("--output-dir", metavar="DIR", help="Where the run goes; as the run file says when absent."),
 ]
+Costs = Annotated[
+    Path | None,
+    typer.Option(
+        "--costs", metavar="FILE", help="Plan with these costs, such as the costs.json of a run, instead of measuring."
+    ),
+]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print progress as JSON, one object a line.")]
 
 
@@ -39,6 +45,7 @@ def up(
     listen: Listen = "",
     advertise: Advertise = "",
     output_dir: OutputDirectory = None,
+    costs: Costs = None,
     json_lines: JsonLines = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -68,6 +75,7 @@ def up(
             advertise=advertise,
             verbosity=verbosity_of(verbose, quiet),
             json_lines=json_lines,
+            costs=costs,
             started=remember,
         )
     )

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from brigade.coordinator.collector import Collector
+from brigade.coordinator.costs import read_costs
 from brigade.coordinator.export import CHECKPOINTS_NAME
 from brigade.coordinator.file_server import FileServer
 from brigade.coordinator.intake import BulkHandler
 from brigade.coordinator.ledger_thread import LedgerThread, Written
 from brigade.coordinator.listeners import NumberedHandler, Switchboard, listen_at_first, neighbours_of
 from brigade.coordinator.mouthpiece import FAREWELL_S, Mouthpiece
-from brigade.coordinator.planner import Planner
+from brigade.coordinator.planner import Planner, with_ways
 from brigade.coordinator.progress import Display, choose_mode
 from brigade.coordinator.run_core import RunCore
 from brigade.coordinator.run_directory import (
@@ -91,12 +92,14 @@ def run_coordinator(
     advertise: str = "",
     verbosity: int = 0,
     json_lines: bool = False,
+    costs: Path | None = None,
     started: Callable[[Path], None] | None = None,
 ) -> int:
     """Lead a run to its end and return the exit code: 0 done, 1 failed, 3 stopped before the end, 130 interrupted.
 
-    Without `listen` and `advertise` a run that is resumed is where it was. `started` is called with the state directory
-    once nodes can join. Raises ConfigError for anything that a person has to change first.
+    Without `listen`, `advertise` and `costs` (a file that plans are made of instead of measurements) a run that is
+    resumed has those of before. `started` is called with the state directory once nodes can join. Raises ConfigError
+    for anything that a person has to change first.
     """
     run_file = read_run_file(spec_path)
     directory = directory_of(run_file, output_dir)
@@ -105,7 +108,9 @@ def run_coordinator(
         run_file=str(spec_path.absolute()),
         listen=listen or (last.asked.listen if last else "") or LISTEN,
         advertise=advertise or (last.asked.advertise if last else ""),
+        costs=str(costs.absolute()) if costs else (last.asked.costs if last else ""),
     )
+    given = read_costs(Path(asked.costs), run_file) if asked.costs else None
     endpoint = parse_endpoint(asked.listen)
     if asked.advertise:
         check_host(asked.advertise)
@@ -115,7 +120,7 @@ def run_coordinator(
         try:
             keys = load_or_create(directory / KEY_NAME)
             secret = load_or_create_secret(directory / SECRET_NAME)
-            taken_up = take_up(directory, store, run_file)
+            taken_up = take_up(directory, store, run_file, given)
             write_small(directory / RUN_FILE_NAME, run_file.text)
         except BaseException:
             store.close()
@@ -171,11 +176,11 @@ class CoordinatorProcess:
         self._hurry = asyncio.Event()
         self._ledger = LedgerThread(store, self._answer, self._warn, time.monotonic)
         self._collector = Collector(directory, checkpoints_dir, self._answer, time.monotonic)
-        self._planner = Planner(beginning.run_id, beginning.spec, checkpoints_dir, self._answer, self._warn)
+        self._planner = Planner(beginning.run_id, beginning.spec, directory, self._answer, self._warn)
         self._outlets: dict[type, Callable[[Any], None]] = {
             Tell: self._mouthpiece.tell,
             HangUp: self._mouthpiece.hang_up,
-            MakePlan: self._planner.submit,
+            MakePlan: lambda c: self._planner.submit(with_ways(c, self._rtt_s)),
             StorePlan: self._write,
             StoreNode: self._write,
             StoreRevocation: self._write,
@@ -335,6 +340,12 @@ class CoordinatorProcess:
             if not isinstance(command, Note):
                 self._note(Note(kind="bug", text=reason, level="error"))
             self._end_run(EndRun(exit_code=1, state="failed", reason=reason))
+
+    def _rtt_s(self, node_id: str) -> float | None:
+        """Return the round trip to a node, as its control connection tells it."""
+        member = self._core.run.membership.members.get(node_id) if self._core is not None else None
+        connection = self._switchboard.connections.get(member.control) if member is not None else None
+        return None if connection is None else connection.rtt_s
 
     def _is_owner(self, connection: int) -> bool:
         return self._core is not None and self._core.run.membership.is_owner(connection)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from brigade.coordinator.checkpoints import clean_leftovers, find_newest
+from brigade.coordinator.costs import GivenCosts
 from brigade.coordinator.export import CHECKPOINTS_NAME
 from brigade.coordinator.file_server import DATA_NAME
 from brigade.coordinator.run_file import RunFile, changes, run_identity
@@ -33,6 +34,7 @@ class Asked:
     run_file: str = ""  # absolute
     listen: str = ""
     advertise: str = ""
+    costs: str = ""  # absolute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +88,11 @@ def open_store(directory: Path, *, resume: bool, resume_command: str = "brigade 
     return store
 
 
-def take_up(directory: Path, store: Store, run_file: RunFile) -> TakenUp:
+def take_up(directory: Path, store: Store, run_file: RunFile, costs: GivenCosts | None = None) -> TakenUp:
     """Begin the run of a run file in a state directory, or take it up at its newest checkpoint.
 
-    Raises ConfigError when the run file describes another training job than the one in the directory.
+    `costs` are those that plans are made of; None: nodes measure. Raises ConfigError when the run file describes
+    another training job than the one in the directory.
     """
     spec, source = run_file.spec, run_file.data
     data = None if run_file.data_path is None else _describe(run_file.data_path)
@@ -131,6 +134,7 @@ def take_up(directory: Path, store: Store, run_file: RunFile) -> TakenUp:
         inputs=source.inputs if source else None,
         train_samples=source.train_count if source else None,
         validation_samples=source.validation_count if source else None,
+        costs=costs,
     )
     return TakenUp(beginning, tuple(remarks))
 

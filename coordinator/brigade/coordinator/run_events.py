@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from brigade.coordinator.checkpoint_manifest import Manifest
+from brigade.partition.prediction import PLAIN, Surroundings
 from brigade.wire.costs import ChainReport, DeviceReport, LinkReport
 from brigade.wire.encoding import Message
 from brigade.wire.message_parts import FileSpec, StageStatistics
@@ -222,6 +223,7 @@ class MakePlan:
     links: Mapping[tuple[str, str], LinkReport]
     train_samples: int
     validation_samples: int
+    surroundings: Surroundings = PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

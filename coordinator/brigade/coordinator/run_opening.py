@@ -13,6 +13,7 @@ from brigade.coordinator.run_survey import PROFILE_LIMIT_S, Survey
 from brigade.coordinator.run_table import State
 from brigade.coordinator.run_training import begin_training, look_at_clock
 from brigade.coordinator.wording import counted, show_duration
+from brigade.partition.prediction import PLAIN
 from brigade.wire.errors import PlanError
 from brigade.wire.message_parts import FileSpec
 from brigade.wire.messages import Leaving, LinksMeasured, LoadStage, Profiled, StageLoaded, StandBy
@@ -49,11 +50,13 @@ def _count(run: RunState, now: float) -> Outcome:
         return [_tell_waiting(run, now)]
     run.state = State.PROFILING
     run.watch_at = None
-    run.survey = Survey(list(run.membership.members.values()), run.beginning.inputs)
+    run.survey = Survey(list(run.membership.members.values()), run.beginning.inputs, run.beginning.costs)
     commands = run.survey.begin()
     _await_survey(run, now, PROFILE_LIMIT_S)
-    they_time = f"{counted(present, 'node')} {'times' if present == 1 else 'time'}"
-    return [Note(kind="profiling", text=f"{they_time} the model's blocks"), *commands]
+    text = f"{counted(present, 'node')} {'times' if present == 1 else 'time'} the model's blocks"
+    if run.beginning.costs is not None:
+        text = f"what blocks and links cost stands in {run.beginning.costs.source}"
+    return [Note(kind="profiling", text=text), *commands]
 
 
 def _tell_waiting(run: RunState, now: float) -> Note:
@@ -165,16 +168,21 @@ def _plan(run: RunState) -> Outcome:
     run.limit = None
     run.generation += 1
     first = survey.chains[survey.members[0].node_id]
-    train, validation = run.beginning.train_samples, run.beginning.validation_samples
+    train, validation, costs = run.beginning.train_samples, run.beginning.validation_samples, run.beginning.costs
+    contacts = tuple(member.contact for member in survey.members)
     return [
         MakePlan(
             generation=run.generation,
-            contacts=tuple(member.contact for member in survey.members),
-            devices={member.node_id: member.device for member in survey.members},
+            contacts=contacts,
+            devices={
+                member.node_id: member.device if costs is None else costs.device(member.name, member.device)
+                for member in survey.members
+            },
             chains=dict(survey.chains),
             links=dict(survey.links),
             train_samples=train if train is not None else first.train_samples or 0,
             validation_samples=validation if validation is not None else first.validation_samples or 0,
+            surroundings=PLAIN if costs is None else costs.surroundings(contacts),
         )
     ]
 

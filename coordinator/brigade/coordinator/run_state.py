@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from brigade.coordinator.checkpoint_manifest import Manifest
+from brigade.coordinator.costs import GivenCosts
 from brigade.coordinator.run_events import Commit, Evaluation, Note, RunCommand, Tell
 from brigade.coordinator.run_members import Member
 from brigade.coordinator.run_membership import Membership
@@ -40,6 +41,7 @@ class Beginning:
     inputs: Boundary | None
     train_samples: int | None  # None: the nodes tell
     validation_samples: int | None
+    costs: GivenCosts | None = None  # None: blocks and links are measured
 
     @property
     def first_step(self) -> int:

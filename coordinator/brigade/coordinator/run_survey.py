@@ -1,12 +1,14 @@
 """Who measures what and when: blocks one node at a time on each machine, then links one node at a time.
 
-A core without I/O; two nodes that measure at once on one machine would measure each other.
+A core without I/O; two nodes that measure at once on one machine would measure each other. Where costs are given, nodes
+build the model on paper, all at once, and nothing is timed.
 """
 
 import math
 from collections import deque
 from collections.abc import Sequence
 
+from brigade.coordinator.costs import GivenCosts
 from brigade.coordinator.run_events import Note, RunCommand, Tell
 from brigade.coordinator.run_members import Member
 from brigade.wire.costs import ChainReport, LinkReport
@@ -21,16 +23,17 @@ LEAST_PAYLOAD_BYTES, MOST_PAYLOAD_BYTES = 64 * 1024, 4 * 1024 * 1024
 
 
 class Survey:
-    """The measurements of these nodes, which are fixed when it begins."""
+    """The measurements of these nodes, which are fixed when it begins; or `costs` that were given."""
 
-    def __init__(self, members: Sequence[Member], inputs: Boundary | None) -> None:
+    def __init__(self, members: Sequence[Member], inputs: Boundary | None, costs: GivenCosts | None = None) -> None:
         self.members = tuple(members)
         self.chains: dict[str, ChainReport] = {}
         self.links: dict[tuple[str, str], LinkReport] = {}
         self._inputs = inputs
+        self._costs = costs
         self._hosts: dict[str, deque[Member]] = {}
         for member in self.members:
-            self._hosts.setdefault(member.device.host, deque()).append(member)
+            self._hosts.setdefault(self._turns(member), deque()).append(member)
         self._unlinked = deque(self.members)
 
     @property
@@ -38,12 +41,17 @@ class Survey:
         """Return, for a person, whose measurement is awaited."""
         if len(self.chains) < len(self.members):
             names = [queue[0].name for queue in self._hosts.values() if queue]
-            return f"{', '.join(names)} to time the blocks ({len(self.chains)} of {len(self.members)} done)"
+            what = "time the blocks" if self._costs is None else "build the model on paper"
+            return f"{', '.join(names)} to {what} ({len(self.chains)} of {len(self.members)} done)"
         name = self._unlinked[0].name if self._unlinked else "nobody"
         done = len(self.members) - len(self._unlinked)
         return f"{name} to time its links ({done} of {len(self.members)} done)"
 
     # --- blocks -------------------------------------------------------------------------------------------------
+
+    def _turns(self, member: Member) -> str:
+        """Return what nodes share that take turns."""
+        return member.device.host if self._costs is None else member.node_id
 
     def begin(self) -> list[RunCommand]:
         """Let the first node of each machine time its blocks."""
@@ -54,7 +62,7 @@ class Survey:
 
         Raises RemoteProtocolError for a report that cannot be, PlanError for a model that is another on another node.
         """
-        queue = self._hosts.get(member.device.host)
+        queue = self._hosts.get(self._turns(member))
         if not queue or queue[0].node_id != member.node_id:
             return []  # the answer to an order of an earlier gathering
         _check_chain(chain)
@@ -66,7 +74,7 @@ class Survey:
                     f" (fingerprints {other.fingerprint[:12]} and {chain.fingerprint[:12]});"
                     " install the same versions of brigade and of the model's code on both"
                 )
-        self.chains[member.node_id] = chain
+        self.chains[member.node_id] = chain if self._costs is None else self._costs.chain(member.name, chain)
         queue.popleft()
         return [self._profile(queue[0])] if queue else []
 
@@ -80,6 +88,7 @@ class Survey:
             roster=tuple(m.contact for m in self.members),
             colocated=sum(m.device.host == member.device.host for m in self.members),
             inputs=self._inputs,
+            timed=self._costs is None,
         )
         return Tell(connection=member.control, message=order)
 
@@ -87,7 +96,9 @@ class Survey:
 
     def begin_links(self) -> list[RunCommand]:
         """Let the first node time its links; a node without others has none."""
-        if len(self.members) == 1:
+        if self._costs is not None:
+            self.links = self._costs.links([member.contact for member in self.members])
+        if len(self.members) == 1 or self._costs is not None:
             self._unlinked.clear()
         return [self._measure(self._unlinked[0])] if self._unlinked else []
 

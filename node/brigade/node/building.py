@@ -14,7 +14,7 @@ from brigade.node.stage_compute import StageCompute
 from brigade.node.tied import tied_roles
 from brigade.partition.batching import Batching
 from brigade.partition.chain import build_chain
-from brigade.partition.measure import measure_chain
+from brigade.partition.measure import describe_chain, measure_chain
 from brigade.wire.costs import ChainReport
 from brigade.wire.messages import LoadStage
 from brigade.wire.plan import Boundary
@@ -31,11 +31,16 @@ class StageParts:
 
 
 def measure_device(
-    spec: RunSpec, inputs: Boundary | None, device: torch.device, emulated: SpeedSource | None = None
+    spec: RunSpec,
+    inputs: Boundary | None,
+    device: torch.device,
+    emulated: SpeedSource | None = None,
+    *,
+    timed: bool = True,
 ) -> ChainReport:
     """Time the blocks of the run's chain on this device; data of a factory is opened for its shape and its size.
 
-    `emulated`: say what the device that is pretended would need.
+    `emulated`: say what the device that is pretended would need. Without `timed` nothing is computed, and costs are 0.
     """
     source = None
     if inputs is None:
@@ -47,8 +52,11 @@ def measure_device(
         samples=samples, batch_size=training.batch_size, microbatches=training.microbatches, seed=spec.seed
     )
     chain = build_chain(spec.model)
-    measured = measure_chain(chain, inputs, training, sizes.microbatch_samples, device)
-    if emulated is not None:
+    if timed:
+        measured = measure_chain(chain, inputs, training, sizes.microbatch_samples, device)
+    else:
+        measured = describe_chain(chain, inputs)
+    if timed and emulated is not None:
         gflop = forward_gflop(chain, inputs, sizes.microbatch_samples)
         measured = emulated_report(measured, gflop, emulated.now())
     if source is None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 
 import torch
 
@@ -282,9 +283,10 @@ class NodeDaemon:
         assert self._welcome is not None
         self._data.admit(order.roster)
         set_threads(self._options.threads, order.colocated)
-        chain = await self._loop.run_in_executor(
-            self._compute_pool, measure_device, self._welcome.spec, order.inputs, self._device, self._emulated
+        measure = partial(
+            measure_device, self._welcome.spec, order.inputs, self._device, self._emulated, timed=order.timed
         )
+        chain = await self._loop.run_in_executor(self._compute_pool, measure)
         self._feed(nc.ChainMeasured(chain))
 
     async def _time_links(self, order: MeasureLinks) -> None:

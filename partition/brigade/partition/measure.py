@@ -87,6 +87,27 @@ def measure_chain(
     )
 
 
+def describe_chain(chain: Chain, inputs: Boundary) -> ChainReport:
+    """Return what is known of a chain on paper: all but its costs, which are 0."""
+    outputs = boundaries.trace(chain.blocks, inputs)
+    nothing = BlockCost(
+        forward_s=0.0,
+        backward_s=0.0,
+        optimizer_s=0.0,
+        parameter_bytes=0,
+        gradient_bytes=0,
+        optimizer_bytes=0,
+        saved_bytes=0,
+        output_bytes=0,
+    )
+    return ChainReport(
+        fingerprint=chain.fingerprint,
+        blocks=(nothing,) * len(chain.blocks),
+        boundaries=tuple(outputs[:-1]),
+        tied=chain.tied,
+    )
+
+
 def _signature(block: nn.Module, case: _Case) -> str:
     modules = [
         (path, type(module).__module__, type(module).__qualname__, sorted(_settings(module)))

@@ -72,7 +72,7 @@ class Disk:
 class World:
     """One life of a coordinator with its nodes; `Killed` is raised where a test wants it to die."""
 
-    def __init__(self, spec=None, disk=None, *, seed=0, kill_at=None):
+    def __init__(self, spec=None, disk=None, *, seed=0, kill_at=None, costs=None):
         self.spec = spec or make_spec()
         self.disk = disk if disk is not None else Disk()
         self.random = random.Random(seed)
@@ -102,6 +102,7 @@ class World:
             inputs=INPUTS,
             train_samples=TRAIN_SAMPLES,
             validation_samples=5,
+            costs=costs,
         )
         door = Door(run_id="run-1", coordinator_key=OWNER_KEY, pulse_port=7701, bulk_port=7702)
         self.membership = Membership(door, Admission(SECRET, OWNER_KEY), self.spec)

@@ -75,11 +75,12 @@ class NodeFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileBlocks:
-    """Coordinator to node: admit these nodes, then build the chain on paper and time its blocks."""
+    """Coordinator to node: admit these nodes, then build the chain on paper and, if `timed`, time its blocks."""
 
     roster: tuple[NodeContact, ...]
     colocated: int  # nodes of this run on this machine
     inputs: Boundary | None  # what enters the first block; None: the node opens the data itself
+    timed: bool = True  # False: what blocks cost is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
