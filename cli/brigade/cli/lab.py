@@ -1,5 +1,6 @@
 """`brigade lab`: a whole fleet on this machine, as a scenario file describes it."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,14 @@ if TYPE_CHECKING:
 
     from brigade.lab.result import Result
 
+
+class LinksKind(StrEnum):
+    """How the hosts of a lab are joined."""
+
+    relay = "relay"
+    namespaces = "namespaces"
+
+
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="The scenario file.")]
 ResultFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the result to a file, with documented keys.")
@@ -21,6 +30,14 @@ ReportFile = Annotated[
 ]
 Seed = Annotated[
     int | None, typer.Option("--seed", metavar="N", min=0, help="Draw jitter and losses anew; the job keeps its seed.")
+]
+Links = Annotated[
+    LinksKind | None,
+    typer.Option(
+        "--links",
+        metavar="relay|namespaces",
+        help="How hosts are joined, whatever the scenario says: `namespaces` is real TCP and needs root.",
+    ),
 ]
 Directory = Annotated[
     Path | None,
@@ -33,6 +50,7 @@ def lab(
     result_file: ResultFile = None,
     report_file: ReportFile = None,
     seed: Seed = None,
+    links: Links = None,
     directory: Directory = None,
     quiet: Quiet = False,
 ) -> None:
@@ -52,6 +70,8 @@ def lab(
     if report_file is not None:
         require_plots()
     scenario = read_scenario(scenario_file)
+    if links is not None:
+        scenario = scenario.over(links.value)
     place = new_directory(directory, scenario.spec.name)
     console.print(
         f"{scenario.spec.name}: {len(scenario.hosts)} hosts start on this machine; everything lies in {place}."

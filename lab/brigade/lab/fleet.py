@@ -10,7 +10,8 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -89,9 +90,10 @@ class OwnMember(Member):
 
 @dataclass(slots=True)
 class Fleet:
-    """Processes that all end when the `async with` block is left."""
+    """Processes that all end when the `async with` block is left, and what is taken down once they have."""
 
     members: list[OwnMember] = field(default_factory=list)
+    afterwards: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,12 +104,21 @@ class Fleet:
         await self.end()
 
     async def start(
-        self, name: str, *arguments: str | Path, output: Path | None, errors: Path | None = None
+        self,
+        name: str,
+        *arguments: str | Path,
+        output: Path | None,
+        errors: Path | None = None,
+        behind: Sequence[str] = (),
     ) -> OwnMember:
-        """Start `python -m ARGUMENTS`; what it prints goes to the file `output`; without one it is ours to read."""
+        """Start `python -m ARGUMENTS`; what it prints goes to the file `output`; without one it is ours to read.
+
+        `behind`: words that come before, of a program that becomes this one, such as `ip netns exec`.
+        """
         sink = (output or errors or Path(os.devnull)).open("ab")
         try:
             process = await asyncio.create_subprocess_exec(
+                *behind,
                 sys.executable,
                 "-m",
                 *map(str, arguments),
@@ -136,3 +147,4 @@ class Fleet:
             if running:
                 await asyncio.gather(*(member.wait(grace_s) for member in running))
         self.members.clear()
+        await self.afterwards.aclose()

@@ -1,7 +1,8 @@
-"""Where the hosts of a lab are: addresses on loopback, which need no root on Linux.
+"""Where the hosts of a lab are: addresses on loopback, which need no root on Linux, or in namespaces of their own.
 
-Host i has two addresses. Its processes listen at, and dial from, the inner one; everybody else reaches it at the outer
-one, where the relay listens on the same ports. By the inner address a connection comes from the relay knows the host.
+On loopback host i has two addresses. Its processes listen at, and dial from, the inner one; everybody else reaches it
+at the outer one, where the relay listens on the same ports. By the inner address a connection comes from the relay
+knows the host. In a namespace it has one address for both.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from brigade.wire.endpoint import Endpoint
 
 INNER_NETWORK = "127.77.1"
 OUTER_NETWORK = "127.77.2"
+NAMESPACE_NETWORK = "10.77.0"
 COORDINATOR_NUMBER = 254
 COORDINATOR_PORTS = 3  # control, pulse and bulk, one after the other
 
@@ -23,16 +25,18 @@ class Place:
     name: str
     number: int
     ports: tuple[int, ...]
+    inner_network: str = INNER_NETWORK
+    outer_network: str = OUTER_NETWORK
 
     @property
     def inner_host(self) -> str:
         """The address of its processes."""
-        return f"{INNER_NETWORK}.{self.number}"
+        return f"{self.inner_network}.{self.number}"
 
     @property
     def outer_host(self) -> str:
         """The address under which other hosts reach it."""
-        return f"{OUTER_NETWORK}.{self.number}"
+        return f"{self.outer_network}.{self.number}"
 
     @property
     def listen(self) -> str:
@@ -40,9 +44,11 @@ class Place:
         return str(Endpoint(self.inner_host, self.ports[0]))
 
 
-def place_hosts(names: Sequence[str], first_port: int) -> dict[str, Place]:
+def place_hosts(
+    names: Sequence[str], first_port: int, inner_network: str = INNER_NETWORK, outer_network: str = OUTER_NETWORK
+) -> dict[str, Place]:
     """Return the places of these hosts and of the coordinator, by name."""
-    places = {name: Place(name, number, (first_port,)) for number, name in enumerate(names, start=1)}
     ports = tuple(range(first_port, first_port + COORDINATOR_PORTS))
-    places[COORDINATOR] = Place(COORDINATOR, COORDINATOR_NUMBER, ports)
-    return places
+    numbered = [(name, number, ports[:1]) for number, name in enumerate(names, start=1)]
+    numbered.append((COORDINATOR, COORDINATOR_NUMBER, ports))
+    return {name: Place(name, number, own, inner_network, outer_network) for name, number, own in numbered}

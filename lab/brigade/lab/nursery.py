@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import dataclass
 
+from brigade.lab.namespace_entry import enter_namespace
 from brigade.lab.nursery_orders import Answer, Bear, Born, Died, Ready, Signal, read_order, write_line
 
 # torch._dynamo is what every optimizer imports; it alone takes seconds
@@ -79,6 +80,8 @@ def bear(children: dict[int, Child], order: Bear) -> bool:
 
 def live(order: Bear) -> None:
     """Be the program that was ordered."""
+    if order.namespace:
+        enter_namespace(order.namespace)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -48,11 +48,11 @@ class NurseryHandle:
         self._born: list[BornMember] = []
         self._reading = asyncio.get_running_loop().create_task(self._read())
 
-    def bear(self, name: str, module: str, arguments: list[str | Path], output: Path) -> Member:
-        """Start `python -m MODULE ARGUMENTS`."""
+    def bear(self, name: str, module: str, arguments: list[str | Path], output: Path, namespace: str = "") -> Member:
+        """Start `python -m MODULE ARGUMENTS`, in a network namespace where one is named."""
         member = BornMember(name, len(self._born), self)
         self._born.append(member)
-        self.order(Bear(len(self._born) - 1, module, tuple(map(str, arguments)), str(output)))
+        self.order(Bear(len(self._born) - 1, module, tuple(map(str, arguments)), str(output), namespace))
         return member
 
     def order(self, order: Order) -> None:

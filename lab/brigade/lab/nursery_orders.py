@@ -10,6 +10,7 @@ class Bear(Struct, frozen=True, tag="bear"):
     module: str
     arguments: tuple[str, ...]
     output: str  # file for what it prints
+    namespace: str = ""  # network namespace to live in; empty: that of the nursery
 
 
 class Signal(Struct, frozen=True, tag="signal"):

@@ -1,12 +1,13 @@
 """The lab's side of its relay: starts the process, finds ports that are free, gives orders."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 from brigade.lab.fleet import Fleet, OwnMember
 from brigade.lab.hosts import COORDINATOR_PORTS, Place, place_hosts
+from brigade.lab.links import LinkOrder
 from brigade.lab.relay_orders import Answer, Count, Counted, Failed, Open, Order, read_answer, write_line
 from brigade.lab.scenario import Scenario
 from brigade.wire.errors import BrigadeError, ConfigError
@@ -26,17 +27,30 @@ class RelayHandle:
     places: dict[str, Place]
     _member: OwnMember
 
-    async def order(self, order: Order) -> None:
-        """Have something done."""
+    async def order(self, order: LinkOrder) -> None:
+        """See `Links`."""
         await _send(self._member, order)
 
     async def count(self) -> Counted:
-        """Return what has passed so far."""
+        """See `Links`."""
         await _send(self._member, Count())
         answer = await _receive(self._member)
         if not isinstance(answer, Counted):
             raise RelayError("the relay gave another answer than asked for")
         return answer
+
+    def namespace_of(self, host: str) -> str:
+        """See `Links`: all processes live where the lab does."""
+        del host
+        return ""
+
+    def command(self, host: str, arguments: Sequence[str]) -> list[str]:
+        """See `Links`: a program is on a host by the address that it uses."""
+        del host
+        return list(arguments)
+
+    async def close(self) -> None:
+        """See `Links`: the relay ends with the fleet."""
 
 
 async def open_relay(fleet: Fleet, scenario: Scenario, seed: int, errors: Path) -> RelayHandle:

@@ -1,4 +1,4 @@
-"""Carries out an experiment: relay, coordinator and nodes as processes, and what the scenario does to them."""
+"""Carries out an experiment: links, coordinator and nodes as processes, and what the scenario does to them."""
 
 import asyncio
 import json
@@ -11,9 +11,10 @@ from typing import Any, Protocol, assert_never
 from brigade.lab import events as ev
 from brigade.lab.fleet import Fleet, Member, OwnMember
 from brigade.lab.hosts import Place
+from brigade.lab.link_choice import open_links
+from brigade.lab.links import Links
 from brigade.lab.nursery_handle import NurseryHandle, open_nursery
 from brigade.lab.observed import Observed, SeenEvent, SeenStep
-from brigade.lab.relay_handle import RelayHandle, open_relay
 from brigade.lab.relay_orders import ChangeRate, Cut, Heal
 from brigade.lab.scenario import Scenario, speed_of
 from brigade.lab.scenario_spec import COORDINATOR, HostSpec, Slow
@@ -81,7 +82,7 @@ class Experiment:
         self._happenings: asyncio.Queue[Happening] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop
         self._fleet: Fleet
-        self._relay: RelayHandle
+        self._links: Links
         self._nursery: NurseryHandle
         self.observed = Observed(scenario.spec.seed if seed is None else seed)
 
@@ -99,14 +100,12 @@ class Experiment:
             self._loop.add_signal_handler(number, self._happenings.put_nowait, Interrupted())
         try:
             async with Fleet() as self._fleet:
-                self._relay = await open_relay(
-                    self._fleet, self._scenario, self.observed.seed, self._directory / "relay.txt"
-                )
+                self._links = await open_links(self._fleet, self._scenario, self.observed.seed, self._directory)
                 self._nursery = await open_nursery(self._fleet, self._directory / "nursery.txt")
                 await self._lead(resume=False)
                 await self._follow()
                 await self._settle()
-                self.observed.traffic = await self._relay.count()
+                self.observed.traffic = await self._links.count()
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -118,7 +117,7 @@ class Experiment:
 
     async def _lead(self, *, resume: bool) -> None:
         """Start the coordinator."""
-        place = self._relay.places[COORDINATOR]
+        place = self._links.places[COORDINATOR]
         self._listening = self._returning = False
         self._coordinator = await self._fleet.start(
             "the coordinator",
@@ -127,6 +126,7 @@ class Experiment:
             *(["--resume"] if resume else []),
             output=None,
             errors=self._directory / "coordinator.txt",
+            behind=self._links.command(COORDINATOR, []),
         )
         self._spawn(self._read(self._coordinator))
 
@@ -135,9 +135,10 @@ class Experiment:
         before = self._nodes.get(host.name)
         if before is not None and await before.wait(SETTLE_S) is None:
             return
-        place, nodes_dir = self._relay.places[host.name], self._directory / NODES_DIR
+        place, nodes_dir = self._links.places[host.name], self._directory / NODES_DIR
         arguments = [*node_arguments(host, place, self.run_dir, nodes_dir), *self._emulation(host)]
-        node = self._nursery.bear(host.name, PROGRAM, arguments, nodes_dir / f"{host.name}.txt")
+        namespace = self._links.namespace_of(host.name)
+        node = self._nursery.bear(host.name, PROGRAM, arguments, nodes_dir / f"{host.name}.txt", namespace)
         self._nodes[host.name] = node
         self._spawn(self._watch(node))
 
@@ -311,11 +312,11 @@ class Experiment:
             case ev.SlowNode(host, factor):
                 self._speed_path(host).write_text(self._speed(host).slowed(factor).text(), encoding="utf-8")
             case ev.CutLink(host, other, both, reset):
-                await self._relay.order(Cut(host, other, both=both, state="reset" if reset else "silent"))
+                await self._links.order(Cut(host, other, both=both, state="reset" if reset else "silent"))
             case ev.HealLink(host, other):
-                await self._relay.order(Heal(host, other))
+                await self._links.order(Heal(host, other))
             case ev.SetRates(host, up, down):
-                await self._relay.order(ChangeRate(host, up, down))
+                await self._links.order(ChangeRate(host, up, down))
             case ev.KillCoordinator():
                 if self._coordinator is not None and self._coordinator.runs:
                     self._returning = True

@@ -1,6 +1,7 @@
 """Reads a scenario file (TOML): a mistake names file, key, what was found and what was expected."""
 
 import csv
+import dataclasses
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from brigade.lab.scenario_spec import (
     Leave,
     LinkEvent,
     LinkRate,
+    LinksKind,
     ScenarioSpec,
 )
 from brigade.node.emulated_speed import EmulatedSpeed, parse_speed
@@ -51,6 +53,10 @@ class Scenario:
             if not isinstance(event, CoordinatorKill | LinkEvent):
                 first.setdefault(event.host, event)
         return tuple(host.name for host in self.hosts if not isinstance(first.get(host.name), Join))
+
+    def over(self, links: LinksKind) -> "Scenario":
+        """Return the same scenario over links of another kind."""
+        return dataclasses.replace(self, spec=replace(self.spec, links=links))
 
 
 def read_scenario(path: Path) -> Scenario:

@@ -9,6 +9,7 @@ from brigade.wire.run_spec import Count, Fraction, Name, Natural, NonNegative, P
 
 COORDINATOR = "coordinator"  # as the name of a host in events and pairs
 
+LinksKind = Literal["relay", "namespaces"]
 Rate = Annotated[str, Meta(pattern=RATE_PATTERN, description=RATE_DESCRIPTION)]
 Memory = Annotated[
     str, Meta(pattern=r"^([0-9]+(\.[0-9]+)? ?[KMGT]i?B)?$", description="an amount of memory such as '4 GiB'")
@@ -149,6 +150,7 @@ class ScenarioSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     name: Name
     seed: Natural = 0  # of everything that is drawn: jitter, loss
     run: str = "run.toml"  # the run file of the job, relative to this file
+    links: LinksKind = "relay"  # namespaces: real TCP over shaped devices; needs root
     limit_s: Positive = 600.0  # the experiment is ended by then
     resume: bool = True  # take the run up again when it fails because of a node, as long as enough hosts are there
     host: tuple[HostSpec, ...]
