@@ -80,7 +80,9 @@ class Attribution:
 
     seconds: float
     steps: int  # updates, also those that a recovery made worthless
-    norm_round_s: float  # of a step: from the last stage's norm until its update begins
+    norm_round_s: float  # of a mean step: from the last stage's norm until its update begins
+    evaluation_s: float  # in which held-out data came between an update and the next step
+    recovery_s: float  # in which no plan was at work
     stages: tuple[StageTimes, ...]
     links: tuple[LinkTimes, ...]
 
@@ -94,7 +96,7 @@ def attribute(lives: Sequence[StageLife], rate_of: RateOf = lambda _, __: math.i
     if not plans:
         return None
     count = plans[-1].stages
-    pauses_s = sum(max(0.0, later.begin_s - earlier.end_s) for earlier, later in pairwise(plans))
+    pauses_s = math.fsum(max(0.0, later.begin_s - earlier.end_s) for earlier, later in pairwise(plans))
     waiting: defaultdict[Route, float] = defaultdict(float)
     stages = tuple(_stage_times(stage, plans, pauses_s, waiting) for stage in range(count))
     routes = [route for k in range(count - 1) for route in ((k, k + 1), (k + 1, k))]
@@ -102,6 +104,8 @@ def attribute(lives: Sequence[StageLife], rate_of: RateOf = lambda _, __: math.i
         seconds=plans[-1].end_s - plans[0].begin_s,
         steps=len({(plan.generation, each.step) for plan in plans for each in _updates(plan)}),
         norm_round_s=_norm_round_s(plans),
+        evaluation_s=math.fsum(_evaluation_s(plan) for plan in plans),
+        recovery_s=pauses_s,
         stages=stages,
         links=tuple(_link_times(route, plans, waiting[route], rate_of) for route in routes),
     )
@@ -265,6 +269,17 @@ def _total(plan: PlanTime, stage: int, kinds: tuple[Kind, ...]) -> float:
 def _updates(plan: PlanTime) -> Iterator[Action]:
     for lane in plan.lanes.values():
         yield from (each for each in lane.compute if each.kind == "optimizer" and each.end_s <= plan.end_s)
+
+
+def _evaluation_s(plan: PlanTime) -> float:
+    """Return for how long the last held-out microbatches ended behind the last updates of their steps."""
+    ends: dict[tuple[str, int], float] = {}
+    for lane in plan.lanes.values():
+        for each in lane.compute:
+            if each.kind in ("optimizer", "evaluate") and each.end_s <= plan.end_s:
+                ends[each.kind, each.step] = max(ends.get((each.kind, each.step), -math.inf), each.end_s)
+    evaluated = {step: end_s for (kind, step), end_s in ends.items() if kind == "evaluate"}
+    return math.fsum(max(0.0, end_s - ends.get(("optimizer", step), end_s)) for step, end_s in evaluated.items())
 
 
 def _norm_round_s(plans: Sequence[PlanTime]) -> float:

@@ -1,25 +1,28 @@
-"""Makes the result of an experiment from what was seen and from the ledger of its run."""
+"""Makes the result of an experiment from what was seen, from the ledger of its run, and from the nodes' timelines."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from brigade.coordinator.record import stage_totals
 from brigade.coordinator.run_events import Commit
 from brigade.coordinator.store import STORE_NAME, Store
-from brigade.lab.bound import Bound, bound_of
+from brigade.lab.attribution import Attribution, LinkTimes, StageTimes, attribute
+from brigade.lab.bound import Bound, bound_of, narrowest_rates
+from brigade.lab.experiment_files import read_timelines
 from brigade.lab.observed import Observed
-from brigade.lab.result import RESULT_VERSION, Ledger, Losses, Point, Result, StageWaits, Wire
+from brigade.lab.result import RESULT_VERSION, Ledger, LinkUse, Losses, Point, Result, StageWaits, Wire
 from brigade.lab.scenario import Scenario
 from brigade.partition.batching import Batching
-from brigade.wire.message_parts import StageStatistics
+from brigade.partition.limits import Limit, Pace, find_limit
 from brigade.wire.plan import Plan
 from brigade.wire.run_spec import RunSpec
 
+DIGITS = 4  # of seconds and shares
+
 
 def examine(scenario: Scenario, run_dir: Path, observed: Observed) -> Result:
-    """Return the result of an experiment from what was seen and from the ledger of its run."""
+    """Return the result of an experiment from what was seen and from what lies in and beside the run's directory."""
     spec = scenario.run.spec
     plan: Plan | None = None
     commits: list[Commit] = []
@@ -28,10 +31,12 @@ def examine(scenario: Scenario, run_dir: Path, observed: Observed) -> Result:
         with Store(run_dir / STORE_NAME, readonly=True) as store:
             plan, commits = store.latest_plan(), list(store.commits())
             held_out = [(each.step + 1, each.loss) for each in store.evaluations()]
-    totals = stage_totals(commits, plan.generation) if plan else []
     tokens, seconds = sum(commit.tokens for commit in commits), max((seen.at_s for seen in observed.steps), default=0.0)
     tokens_per_s = tokens / seconds if seconds > 0 else 0.0
-    bound = _bound(scenario, plan, commits, totals)
+    rate_of = narrowest_rates(scenario.hosts, scenario.spec.pair)
+    times = attribute(read_timelines(run_dir.parent), rate_of)
+    bound = _bound(scenario, plan, commits)
+    limit = _limit(bound, plan, times, len(commits), seconds, tokens_per_s)
     losses = [commit.loss for commit in commits]
     traffic = observed.traffic
     return Result(
@@ -47,7 +52,7 @@ def examine(scenario: Scenario, run_dir: Path, observed: Observed) -> Result:
         tokens_per_s=tokens_per_s,
         bound_tokens_per_s=bound.tokens_per_s if bound else None,
         efficiency=tokens_per_s / bound.tokens_per_s if bound else None,
-        limited_by=bound.limited_by if bound else "",
+        limited_by=limit.text if limit else "",
         loss=Losses(
             first=losses[0] if losses else None,
             last=losses[-1] if losses else None,
@@ -61,7 +66,8 @@ def examine(scenario: Scenario, run_dir: Path, observed: Observed) -> Result:
             bytes=sum(route.delivered for route in traffic.routes) if traffic else 0,
             routes=traffic.routes if traffic else (),
         ),
-        waits=tuple(_waits(index, plan, total) for index, total in enumerate(totals) if plan),
+        waits=tuple(_waits(stage) for stage in times.stages) if times else (),
+        links=tuple(_link(link, times) for link in times.links) if times else (),
         stages=tuple(f"{s.contact.name}: {s.first_block}-{s.end_block - 1}" for s in plan.stages) if plan else (),
         recoveries=observed.recoveries,
         moves=0,
@@ -94,13 +100,28 @@ def judge_ledger(commits: Sequence[Commit], spec: RunSpec, train_samples: int) -
     )
 
 
-def _bound(
-    scenario: Scenario, plan: Plan | None, commits: Iterable[Commit], totals: Sequence[StageStatistics]
-) -> Bound | None:
+def _bound(scenario: Scenario, plan: Plan | None, commits: Sequence[Commit]) -> Bound | None:
+    totals = stage_totals(commits, plan.generation) if plan else []
     if plan is None or not totals:
         return None
     steps = sum(commit.generation == plan.generation for commit in commits)
-    return bound_of(plan.stages, totals, steps * plan.microbatches, scenario.hosts)
+    return bound_of(plan.stages, totals, steps * plan.microbatches, scenario.hosts, scenario.spec.pair, steps)
+
+
+def _limit(
+    bound: Bound | None, plan: Plan | None, times: Attribution | None, steps: int, seconds: float, tokens_per_s: float
+) -> Limit | None:
+    if bound is None or plan is None or not steps:
+        return None
+    pace = Pace(
+        step_s=seconds / steps,
+        microbatches=plan.microbatches,
+        schedule=plan.schedule,
+        norm_round_s=times.norm_round_s if times else 0.0,
+        evaluation_s=times.evaluation_s / steps if times else 0.0,
+        recovery_s=times.recovery_s / steps if times else 0.0,
+    )
+    return find_limit(bound.line, pace, bound.name, tokens_per_s / bound.tokens_per_s)
 
 
 def _curve(commits: Sequence[Commit], observed: Observed) -> tuple[Point, ...]:
@@ -118,9 +139,24 @@ def _per_token(commits: Sequence[Commit], direction: str) -> float:
     return sent / tokens if tokens else 0.0
 
 
-def _waits(index: int, plan: Plan, total: StageStatistics) -> StageWaits:
-    facts: dict[str, Any] = {
-        name: round(getattr(total, name), 4)
-        for name in ("wall_s", "forward_s", "backward_s", "optimizer_s", "wait_s", "encode_s", "decode_s")
-    }
-    return StageWaits(stage=index, node=plan.stages[index].contact.name, **facts)
+def _waits(times: StageTimes) -> StageWaits:
+    return StageWaits(
+        stage=times.stage,
+        node=times.node,
+        wall_s=round(times.wall_s, DIGITS),
+        covered=round(times.covered, DIGITS),
+        encode_s=round(times.encode_s, DIGITS),
+        decode_s=round(times.decode_s, DIGITS),
+        **{part: round(seconds, DIGITS) for part, seconds in times.parts.items()},
+    )
+
+
+def _link(link: LinkTimes, times: Attribution) -> LinkUse:
+    return LinkUse(
+        source=times.stages[link.sender].node,
+        target=times.stages[link.receiver].node,
+        bytes=link.bytes,
+        busy_share=round(link.line_s / times.seconds, DIGITS) if link.line_s > 0 and times.seconds > 0 else None,
+        sending_s=round(link.sending_s, DIGITS),
+        waiting_s=round(link.waiting_s, DIGITS),
+    )

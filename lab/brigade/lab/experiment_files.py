@@ -7,6 +7,7 @@ from brigade.lab.perfetto import chrome_trace
 from brigade.lab.report.reported import Reported
 from brigade.lab.result import parse_result
 from brigade.lab.runner import NODES_DIR
+from brigade.node.timeline import StageLife
 from brigade.node.timeline_file import read_timeline
 from brigade.wire.errors import BrigadeError, ConfigError
 
@@ -29,13 +30,17 @@ def read_experiment(path: Path) -> Reported:
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
     result = parse_result(data, str(file))
-    lives = []
+    lives = tuple(read_timelines(file.parent))
+    return Reported(title=result.scenario, result=result, lives=lives, place=str(file.parent))
+
+
+def read_timelines(directory: Path) -> list[StageLife]:
+    """Return what the nodes of an experiment noted, as far as it is there; ConfigError when it cannot be read."""
     try:
-        for timeline in sorted((file.parent / NODES_DIR).glob(f"*{TIMELINE_SUFFIX}")):
-            lives += read_timeline(timeline)
+        timelines = sorted((directory / NODES_DIR).glob(f"*{TIMELINE_SUFFIX}"))
+        return [life for timeline in timelines for life in read_timeline(timeline)]
     except OSError as error:
         raise ConfigError(f"a timeline cannot be read: {error}") from error
-    return Reported(title=result.scenario, result=result, lives=tuple(lives), place=str(file.parent))
 
 
 def write_trace(experiment: Reported) -> Path:

@@ -1,6 +1,6 @@
 """What came out of an experiment, as one value and as JSON with stable keys; the README of the lab documents them."""
 
-from msgspec import DecodeError, Struct, ValidationError, json
+from msgspec import DecodeError, Struct, ValidationError, field, json
 
 from brigade.lab.relay_orders import RouteCount
 from brigade.wire.errors import ConfigError
@@ -37,17 +37,38 @@ class Wire(Struct, frozen=True, kw_only=True):
 
 
 class StageWaits(Struct, frozen=True, kw_only=True):
-    """Where the seconds of a stage went, over the steps of the last plan."""
+    """Where the seconds of a stage went, over the whole run: `forward_s` to `recovery_s` add up to `wall_s`."""
 
     stage: int
-    node: str
+    node: str  # that held it last
     wall_s: float
+    covered: float = 1.0  # the share of the run of which something is known; the rest is not in `wall_s`
     forward_s: float
     backward_s: float
-    optimizer_s: float
-    wait_s: float  # the device had nothing to do
+    optimizer_s: float  # sums of gradients included
+    evaluation_s: float = 0.0
+    starved_s: float = 0.0  # its input was not computed yet
+    blocked_s: float = 0.0  # it could have run a forward, but the order wanted a backward first
+    gated_s: float = 0.0  # from its last microbatch of a step until the next step may begin
+    encoding_s: float = 0.0  # its input was being encoded or decoded
+    sending_s: float = 0.0  # its input was on its way: time on the line and latency
+    overhead_s: float = 0.0  # its input was there; snapshots, and the node's own work between two actions
+    recovery_s: float = 0.0  # no plan was at work
     encode_s: float  # beside the computing, on threads of their own
     decode_s: float
+
+
+class LinkUse(Struct, frozen=True, kw_only=True):
+    """What passed from one stage to a neighbour."""
+
+    source: str = field(name="from")
+    target: str = field(name="to")
+    bytes: int  # payload
+    busy_share: (
+        float | None
+    )  # of the time, for which it kept the narrowest line on its way busy; None: no line is known
+    sending_s: float  # from being handed over until whole, summed over values
+    waiting_s: float  # of the target's device for that
 
 
 class Ledger(Struct, frozen=True, kw_only=True):
@@ -72,11 +93,13 @@ class Result(Struct, frozen=True, kw_only=True):
     seconds: float  # from the beginning of training to the last committed step, recoveries included
     tokens_per_s: float
     bound_tokens_per_s: float | None
+    best_bound_tokens_per_s: float | None = None  # over all choices, orders and cuts of nodes
     efficiency: float | None
     limited_by: str
     loss: Losses
     wire: Wire
     waits: tuple[StageWaits, ...]
+    links: tuple[LinkUse, ...] = ()
     stages: tuple[str, ...]  # "node: first block-last block"
     recoveries: int
     moves: int

@@ -2,7 +2,7 @@
 
 from brigade.lab.relay_orders import RouteCount
 from brigade.lab.report.reported import Reported
-from brigade.lab.result import RESULT_VERSION, Ledger, Losses, Point, Result, StageWaits, Wire
+from brigade.lab.result import RESULT_VERSION, Ledger, LinkUse, Losses, Point, Result, StageWaits, Wire
 from brigade.node.timeline import Action, StageBegan, StageLife
 
 FORWARD_S, BACKWARD_S, WAY_S, STEP_S = 0.010, 0.020, 0.005, 0.5
@@ -25,13 +25,13 @@ def made_up_result(nodes=4, *, steps=10, spares=0, name="made-up", events=(), st
         "version": RESULT_VERSION, "scenario": name, "seed": 7, "exit_code": 0, "reason": "",
         "steps_committed": steps, "max_steps": steps, "tokens": steps * TOKENS, "seconds": steps * step_s,
         "tokens_per_s": TOKENS / step_s, "bound_tokens_per_s": 2 * TOKENS / step_s, "efficiency": 0.5,
-        "limited_by": "the uplink of node-0, 10 Mbit/s",
+        "limited_by": "the uplink of node-0, 10 Mbit/s: 50% of what this fleet can do",
         "loss": Losses(
             first=5.0, last=5 / steps, validation=5 / steps, curve=curve, held_out=((5, 1.1), (steps, 0.6)),
         ),
         "wire": Wire(activation_bytes_per_token=130.0, gradient_bytes_per_token=120.0, bytes=12_345_678, routes=tuple(routes)),
         "waits": tuple(made_up_waits(i, names[i]) for i in range(nodes)),
-        "stages": tuple(f"{name}: {i}-{i}" for i, name in enumerate(names)), "recoveries": 0, "moves": 0,
+        "links": tuple(made_up_links(names)), "stages": tuple(f"{name}: {i}-{i}" for i, name in enumerate(names)), "recoveries": 0, "moves": 0,
         "ledger": Ledger(committed=8 * steps, lost=0, repeated=0),
         "events": ((-3.0, "plan 0: the way it is (because)"), (0.0, "training begins at step 0"), *events),
         "relay_late_mean_s": 0.0003, "relay_late_most_s": 0.02,
@@ -39,17 +39,19 @@ def made_up_result(nodes=4, *, steps=10, spares=0, name="made-up", events=(), st
     return Result(**(facts | changes))
 
 
+def made_up_links(names):
+    """Yield links that are busy for 0, 10, 20, ... 100 % of the time, and one of which nothing is known."""
+    pairs = [pair for i in range(len(names) - 1) for pair in ((names[i], names[i + 1]), (names[i + 1], names[i]))]
+    for number, (source, target) in enumerate(pairs):
+        busy = number % 12 / 10 if number % 12 < 11 else None
+        yield LinkUse(source=source, target=target, bytes=900_000, busy_share=busy, sending_s=2.0, waiting_s=1.0)
+
+
 def made_up_waits(stage, node, wall_s=10.0):
     """Return what a stage did: 20 % forwards, 40 % backwards, 5 % optimizer; the rest it waited."""
-    facts = {
-        "forward_s": 0.2,
-        "backward_s": 0.4,
-        "optimizer_s": 0.05,
-        "wait_s": 0.35,
-        "encode_s": 0.03,
-        "decode_s": 0.02,
-    }
-    return StageWaits(stage=stage, node=node, wall_s=wall_s, **{key: share * wall_s for key, share in facts.items()})
+    shares = {"forward_s": 0.2, "backward_s": 0.4, "optimizer_s": 0.05, "starved_s": 0.25, "sending_s": 0.1}
+    facts = {key: share * wall_s for key, share in (shares | {"encode_s": 0.03, "decode_s": 0.02}).items()}
+    return StageWaits(stage=stage, node=node, wall_s=wall_s, **facts)
 
 
 def made_up_lives(nodes=4, *, steps=3, microbatches=4, generation=0, began_at_s=BEGAN_AT_S):

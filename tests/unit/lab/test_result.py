@@ -16,6 +16,7 @@ from brigade.lab.relay_orders import Counted, RouteCount
 from brigade.lab.result import Result
 from brigade.lab.scenario import Scenario
 from brigade.lab.scenario_spec import HostSpec, ScenarioSpec
+from brigade.node.timeline import Action, StageBegan, to_lines
 from brigade.partition.batching import Batching
 from brigade.wire.message_parts import StageStatistics
 from brigade.wire.plan import NodeContact, Plan, StagePlan
@@ -124,17 +125,27 @@ def result(tmp_path):
         run_id="r", generation=0, stages=STAGES, schedule="1f1b", microbatches=4, train_samples=SAMPLES,
         validation_samples=2, boundaries=(),
     )  # fmt: skip
-    with Store(tmp_path / "run.sqlite") as store:
+    (tmp_path / "run").mkdir()
+    with Store(tmp_path / "run" / "run.sqlite") as store:
         store.create_run("r", "i", SPEC)
         store.begin_attempt(1, 0, SPEC)
         store.save_plan(plan, 1)
         for commit in commits():
             store.save_commit(commit)
         store.save_evaluation(Evaluation(step=3, attempt=1, loss=2.5, target_count=9))
+    (tmp_path / "nodes").mkdir()
+    for stage, node, forward_s in ((0, "ada", 1.5), (1, "ben", 1.0)):
+        began = StageBegan(run_id="r", generation=0, stage=stage, node=node, stages=2, at_s=99.0)
+        actions = [
+            Action("begun", 0, -1, 100.0, 100.0),
+            Action("forward", 0, 0, 100.0, 100.0 + forward_s),
+            Action("optimizer", 0, -1, 104.0, 105.0),
+        ]
+        (tmp_path / "nodes" / f"{node}.timeline").write_bytes(to_lines([began, *actions]))
     observed = Observed(7, exit_code=0, recoveries=1)
     observed.steps = [SeenStep(n, float(at), 1.0, 0) for n, at in ((1, 1), (2, 2), (2, 5), (3, 6), (4, 8))]
     observed.traffic = Counted((RouteCount("ada", "ben", 120, 100),), 0.0001, 0.002)
-    return examine(scenario, tmp_path, observed)
+    return examine(scenario, tmp_path / "run", observed)
 
 
 def test_the_result_of_a_run(result):
@@ -152,14 +163,18 @@ def test_the_result_of_a_run(result):
     assert result.wire.activation_bytes_per_token == 100
     assert result.wire.gradient_bytes_per_token == 50
     assert result.wire.bytes == 100
-    assert result.waits[1].wait_s == pytest.approx(6.4)
+    assert [stage.forward_s for stage in result.waits] == [1.5, 1.0]
+    assert (result.links[0].source, result.links[0].target) == ("ada", "ben")
+    assert result.limited_by.startswith(
+        "the flush at the end of each step: 4 microbatches are too few for 2 stages: 60%"
+    )
     assert result.ledger.committed == 28
     assert result.stages == ("ada: 0-0", "ben: 1-1")
 
 
 def test_the_keys_are_those_that_are_documented(result):
     documented = set()
-    for line in README.read_text().partition("## The result")[2].splitlines():
+    for line in README.read_text().partition("## The result")[2].partition("\n## ")[0].splitlines():
         if line.startswith("| `"):
             documented.update(re.findall(r"`(\w+)`", line.split("|")[1]))
     assert set(json.loads(result.to_json())) == documented == set(Result.__struct_fields__)
