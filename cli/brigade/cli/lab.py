@@ -10,6 +10,7 @@ from brigade.cli.choices import Quiet
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from brigade.lab.result import Result
 
@@ -131,7 +132,9 @@ def show(result: "Result", console: "Console") -> None:
     facts.add_row("tokens", f"{result.tokens:,}, {result.tokens_per_s:,.0f} a second")
     if result.bound_tokens_per_s is not None and result.efficiency is not None:
         share = f"{result.efficiency:.0%} of what these stages can do at best ({number(result.bound_tokens_per_s)})"
-        facts.add_row("efficiency", f"{share}; they are limited by {result.limited_by}")
+        facts.add_row("efficiency", share)
+    if result.limited_by:
+        facts.add_row("limited by", result.limited_by)
     facts.add_row(
         "loss",
         f"{number(result.loss.first, '.3f')} -> {number(result.loss.last, '.3f')}, held out "
@@ -147,20 +150,53 @@ def show(result: "Result", console: "Console") -> None:
     if result.recoveries:
         facts.add_row("recoveries", str(result.recoveries))
     console.print(facts)
-    console.print(stage_table(result))
+    if result.waits:
+        console.print(stage_table(result))
+    if result.links:
+        console.print(link_table(result))
 
 
-def stage_table(result: "Result") -> object:
-    """Return where the seconds of each stage went."""
+SHORT = {  # where the key is too long for a narrow terminal
+    "forward_s": "fwd",
+    "backward_s": "bwd",
+    "optimizer_s": "opt",
+    "evaluation_s": "eval",
+    "encoding_s": "coding",
+    "overhead_s": "own",
+    "recovery_s": "recover",
+}
+
+
+def stage_table(result: "Result") -> "Table":
+    """Return where the time of each stage went, in percent of it; parts that no stage has are left out."""
     from rich.table import Table
 
-    table = Table(title="Seconds by stage, last plan", title_justify="left", title_style="bold", box=None)
-    for name in ("stage", "node"):
-        table.add_column(name)
-    columns = ("wall", "forward", "backward", "optimizer", "wait", "encode", "decode")
-    for name in columns:
-        table.add_column(name, justify="right")
+    from brigade.lab.attribution import PARTS
+
+    table = Table(title="Where the time of stages went, in %", title_justify="left", title_style="bold", box=None)
+    table.padding = (0, 1, 0, 0)
+    table.add_column("stage", justify="right")
+    table.add_column("node")
+    shown = [part for part in PARTS if any(getattr(stage, part) >= 0.005 * stage.wall_s > 0 for stage in result.waits)]
+    for part in shown:
+        table.add_column(SHORT.get(part, part.removesuffix("_s")), justify="right")
+    table.add_column("seconds", justify="right")
     for stage in result.waits:
-        seconds = [f"{getattr(stage, f'{name}_s'):.2f}" for name in columns]
-        table.add_row(str(stage.stage), stage.node, *seconds)
+        shares = [f"{100 * getattr(stage, part) / stage.wall_s:.0f}" if stage.wall_s else "-" for part in shown]
+        table.add_row(str(stage.stage), stage.node, *shares, f"{stage.wall_s:.1f}")
+    return table
+
+
+def link_table(result: "Result") -> "Table":
+    """Return what each link carried, how busy its narrowest line was, and how long devices waited for it."""
+    from rich.table import Table
+
+    table = Table(title="Links between stages", title_justify="left", title_style="bold", box=None)
+    table.add_column("from")
+    table.add_column("to")
+    for name in ("MB", "line busy", "waited for, s"):
+        table.add_column(name, justify="right")
+    for link in result.links:
+        busy = "-" if link.busy_share is None else f"{link.busy_share:.1%}"
+        table.add_row(link.source, link.target, f"{link.bytes / 1e6:,.2f}", busy, f"{link.waiting_s:.2f}")
     return table
