@@ -104,8 +104,8 @@ def join(
 
     Ctrl-C or SIGTERM leaves in good order.
     """
-    from brigade.cli.byte_size import parse_byte_size
     from brigade.cli.lifeline import end_with_stdin
+    from brigade.node.byte_size import parse_byte_size
     from brigade.node.options import NodeOptions
 
     options = NodeOptions(

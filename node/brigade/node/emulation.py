@@ -5,20 +5,20 @@ nodes share is right on average as long as it keeps up at all.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from brigade.node.autograd_stage import Gradients
 from brigade.node.emulated_speed import EmulatedSpeed, SpeedSource
 from brigade.node.loss import count_samples
 from brigade.node.stage_compute import StageCompute
-from brigade.partition import boundaries
+from brigade.partition import boundaries, tree
 from brigade.partition.chain import Chain
 from brigade.wire.costs import ChainReport
 from brigade.wire.message_parts import Slot
@@ -31,9 +31,13 @@ GIGA = 1e9
 
 def forward_gflop(chain: Chain, inputs: Boundary, samples: int) -> list[float]:
     """Return the 10^9 operations of each block's forward, counted on paper (matrix products and attention)."""
-    value = boundaries.example(inputs, samples, "meta")
+    return _count(chain.blocks, boundaries.example(inputs, samples, "meta"))
+
+
+def _count(blocks: Iterable[nn.Module], value: Any) -> list[float]:
+    """Count on paper: what real tensors run on counts otherwise, or not at all (attention on a processor)."""
     counts = []
-    for block in chain.blocks:
+    for block in blocks:
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             value = block(value)
         counts.append(counter.get_total_flops() / GIGA)
@@ -54,6 +58,12 @@ def emulated_report(report: ChainReport, gflop: Sequence[float], speed: Emulated
     return replace(report, blocks=blocks)
 
 
+def _on_paper(value: Any) -> Any:
+    """Return a value of the same shapes without numbers."""
+    leaves, structure = tree.flatten(value)
+    return tree.unflatten(structure, [leaf.to("meta") for leaf in leaves])
+
+
 class EmulatedStageCompute(StageCompute):
     """A stage whose seconds are those of another device."""
 
@@ -68,6 +78,8 @@ class EmulatedStageCompute(StageCompute):
     ) -> None:
         super().__init__(chain, plan, stage, spec, device)
         self._source = source
+        own = plan.stages[stage]
+        self._paper = chain.blocks[own.first_block : own.end_block]
         self._gflop_per_sample: float | None = None  # of a forward; counted at the first one
         self._sizes: dict[Slot, int] = {}
         self._debt_s = 0.0  # worked longer than the device would have
@@ -77,7 +89,9 @@ class EmulatedStageCompute(StageCompute):
     ) -> Any:
         """See `StageCompute`."""
         self._sizes[slot] = len(samples) or count_samples(targets)
-        with self._paced("forward", self._sizes[slot]), self._counted(self._sizes[slot]):
+        if self._gflop_per_sample is None:
+            self._gflop_per_sample = sum(_count(self._paper, _on_paper(inputs))) / self._sizes[slot]
+        with self._paced("forward", self._sizes[slot]):
             return super().forward(slot, inputs, targets, step_target_count=step_target_count, samples=samples)
 
     def backward(self, slot: Slot, gradients: Sequence[Tensor | None] | None) -> Gradients:
@@ -99,16 +113,6 @@ class EmulatedStageCompute(StageCompute):
         """See `StageCompute`."""
         self._sizes.clear()
         super().drop_step()
-
-    @contextmanager
-    def _counted(self, samples: int) -> Iterator[None]:
-        """Count the operations of the first forward."""
-        if self._gflop_per_sample is not None:
-            yield
-            return
-        with FlopCounterMode(display=False) as counter:
-            yield
-        self._gflop_per_sample = counter.get_total_flops() / GIGA / samples
 
     @contextmanager
     def _paced(self, what: str, forwards: float) -> Iterator[None]:

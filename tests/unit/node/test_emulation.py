@@ -19,10 +19,10 @@ MLP = MlpSpec(input_size=6, hidden_sizes=(8, 8), num_labels=3)
 SLOT = Slot(step=0, index=0)
 
 
-def make(kind, *more):
-    spec = RunSpec(name="x", model=MLP, data=TextData(path="x"), training=TrainingSpec(max_steps=9, loss="mse"))
+def make(kind, *more, model=MLP, loss="mse"):
+    spec = RunSpec(name="x", model=model, data=TextData(path="x"), training=TrainingSpec(max_steps=9, loss=loss))
     contact = NodeContact(node_id="a", name="ada", public_key="", endpoint="")
-    chain = build_chain(MLP)
+    chain = build_chain(model)
     plan = Plan(
         run_id="run", generation=0, schedule="1f1b", microbatches=2, train_samples=8, validation_samples=0, boundaries=(),
         stages=(StagePlan(contact=contact, first_block=0, end_block=len(chain.blocks)),),
@@ -95,6 +95,15 @@ def test_a_forward_and_a_backward_take_the_time_of_their_operations(clock):
     spent = compute.take_seconds()
     assert spent.forward_s == pytest.approx(forward_s, abs=0.2)
     assert spent.backward_s == pytest.approx(2 * forward_s, abs=0.2)
+
+
+def test_a_stage_takes_the_time_that_its_blocks_were_counted_for(clock):
+    """Attention included, which torch does not count where it computes on a processor."""
+    gpt = GptSpec(vocab_size=16, hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
+    compute = make(EmulatedStageCompute, SpeedSource("1000 s/GFLOP"), model=gpt, loss="cross_entropy")
+    ids = torch.zeros(3, 8, dtype=torch.long)
+    compute.forward(SLOT, ids, ids, step_target_count=24, samples=(1, 2, 3))
+    assert clock.slept == pytest.approx([1000 * sum(forward_gflop(build_chain(gpt), IDS, 3))], rel=0.01)
 
 
 def paced(compute, clock, work, forwards=1.0):

@@ -1,6 +1,6 @@
 import pytest
 
-from brigade.cli.byte_size import parse_byte_size
+from brigade.node.byte_size import parse_byte_size
 from brigade.wire.errors import ConfigError
 
 
