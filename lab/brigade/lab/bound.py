@@ -52,7 +52,7 @@ def bound_of(
     gradients = [total.backward_bytes / microbatches for total in totals[1:]]
     line = connect(
         [_stage_time(k, len(stages), total, microbatches, steps) for k, total in enumerate(totals)],
-        [_access(link) for link in links],
+        [access_of(link) for link in links],
         activations,
         gradients,
         [route.delay_s for route, _ in trunks.routes],
@@ -87,6 +87,12 @@ def narrowest_rates(hosts: Sequence[HostSpec], pairs: Sequence[PairSpec]) -> Cal
         return math.inf if rate is None else rate
 
     return rate_of
+
+
+def trunk_rates(hosts: Sequence[HostSpec], pairs: Sequence[PairSpec]) -> Callable[[str, str], float]:
+    """Return a function that tells the same of the lines between the accesses of two hosts of the scenario."""
+    fabric = make_fabric(hosts, LinkSpec(), pairs)
+    return lambda source, target: _trunk_rate(fabric.route(source, target))
 
 
 class _Trunks:
@@ -135,7 +141,8 @@ def _stage_time(stage: int, stages: int, total: StageStatistics, microbatches: i
     )
 
 
-def _access(link: HostSpec) -> Access:
+def access_of(link: HostSpec) -> Access:
+    """Return what a host can send and receive."""
     up, down = (math.inf if rate is None else rate for rate in (parse_rate(link.up), parse_rate(link.down)))
     shared = link.pipe == "shared"
     return Access(up, up if shared else down, shared)

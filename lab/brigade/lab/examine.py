@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from brigade.coordinator.costs import COSTS_NAME, read_costs
 from brigade.coordinator.record import stage_totals
 from brigade.coordinator.run_events import Commit
 from brigade.coordinator.store import STORE_NAME, Store
 from brigade.lab.attribution import Attribution, LinkTimes, StageTimes, attribute
+from brigade.lab.best_bound import best_period_s
 from brigade.lab.bound import Bound, bound_of, narrowest_rates
 from brigade.lab.experiment_files import read_timelines
 from brigade.lab.observed import Observed
@@ -36,7 +38,8 @@ def examine(scenario: Scenario, run_dir: Path, observed: Observed) -> Result:
     rate_of = narrowest_rates(scenario.hosts, scenario.spec.pair)
     times = attribute(read_timelines(run_dir.parent), rate_of)
     bound = _bound(scenario, plan, commits)
-    limit = _limit(bound, plan, times, len(commits), seconds, tokens_per_s)
+    best_tokens_per_s = _best_tokens_per_s(scenario, run_dir, plan, commits, bound)
+    limit = _limit(bound, plan, times, len(commits), seconds, tokens_per_s, best_tokens_per_s)
     losses = [commit.loss for commit in commits]
     traffic = observed.traffic
     return Result(
@@ -51,6 +54,7 @@ def examine(scenario: Scenario, run_dir: Path, observed: Observed) -> Result:
         seconds=seconds,
         tokens_per_s=tokens_per_s,
         bound_tokens_per_s=bound.tokens_per_s if bound else None,
+        best_bound_tokens_per_s=best_tokens_per_s,
         efficiency=tokens_per_s / bound.tokens_per_s if bound else None,
         limited_by=limit.text if limit else "",
         loss=Losses(
@@ -108,8 +112,29 @@ def _bound(scenario: Scenario, plan: Plan | None, commits: Sequence[Commit]) -> 
     return bound_of(plan.stages, totals, steps * plan.microbatches, scenario.hosts, scenario.spec.pair, steps)
 
 
+def _best_tokens_per_s(
+    scenario: Scenario, run_dir: Path, plan: Plan | None, commits: Sequence[Commit], bound: Bound | None
+) -> float | None:
+    """Return the bound over all pipelines, of which the one that ran is one; None when no costs were noted."""
+    file = run_dir / COSTS_NAME
+    if bound is None or plan is None or not file.is_file():
+        return None
+    costs = read_costs(file, scenario.run).costs
+    period_s = best_period_s(costs, scenario.run.spec.compression, scenario.hosts, scenario.spec.pair)
+    if period_s is None:
+        return None
+    tokens = max(commit.tokens for commit in commits) / plan.microbatches
+    return max(bound.tokens_per_s, tokens / period_s)
+
+
 def _limit(
-    bound: Bound | None, plan: Plan | None, times: Attribution | None, steps: int, seconds: float, tokens_per_s: float
+    bound: Bound | None,
+    plan: Plan | None,
+    times: Attribution | None,
+    steps: int,
+    seconds: float,
+    tokens_per_s: float,
+    best_tokens_per_s: float | None,
 ) -> Limit | None:
     if bound is None or plan is None or not steps:
         return None
@@ -121,7 +146,7 @@ def _limit(
         evaluation_s=times.evaluation_s / steps if times else 0.0,
         recovery_s=times.recovery_s / steps if times else 0.0,
     )
-    return find_limit(bound.line, pace, bound.name, tokens_per_s / bound.tokens_per_s)
+    return find_limit(bound.line, pace, bound.name, tokens_per_s / (best_tokens_per_s or bound.tokens_per_s))
 
 
 def _curve(commits: Sequence[Commit], observed: Observed) -> tuple[Point, ...]:
