@@ -15,11 +15,12 @@ from tests.unit.lab.made_up import (
     step_length,
 )
 
+from brigade.lab import attribution
 from brigade.lab.relay_orders import RouteCount
-from brigade.lab.report.fleet_graph import bytes_text, edges_of, fleet_figure
+from brigade.lab.report.fleet_graph import Use, bytes_text, edges_of, fleet_figure
 from brigade.lab.report.pipeline import MOST_STEPS, last_steps, messages, pipeline_figure
 from brigade.lab.report.progress import held_out_points, over_time, over_tokens, speeds, timed
-from brigade.lab.report.waits import parts_of, waits_figure
+from brigade.lab.report.waits import PARTS, parts_of, waits_figure
 from brigade.lab.result import Point
 from brigade.node.timeline import Action, StageBegan, StageLife
 
@@ -71,6 +72,7 @@ def test_events_carry_their_numbers_and_those_before_training_are_not_drawn():
 
 def test_the_parts_of_a_stage_are_drawn_as_shares_of_its_wall_time():
     run = made_up(3)
+    assert [part.field for part in PARTS] == list(attribution.PARTS)
     for stage in run.result.waits:
         assert sum(seconds for _, seconds in parts_of(stage)) == pytest.approx(stage.wall_s)
     bars = {bar.name: bar for bar in waits_figure(run).data}
@@ -141,6 +143,25 @@ def test_neighbours_have_edges_both_ways_and_small_talk_has_none():
     assert ("node-0", "node-2") not in edges
     assert not edges["node-2", "spare-0"].neighbours
     assert edges["node-0", "node-1"].rate == 4_000_000 / result.seconds
+
+
+def test_a_link_has_the_colour_of_its_use():
+    assert [Use.of(share)[0] for share in (0.0, 0.25, 0.6, 0.8, 0.9, 1.5)] == [
+        "busy below 25 %", "25 to 50 %", "50 to 75 %", "75 to 90 %", "above 90 %", "above 90 %",
+    ]  # fmt: skip
+    run = made_up(7)
+    shares = {(edge.source, edge.target): edge.busy_share for edge in edges_of(run) if edge.neighbours}
+    assert shares["node-0", "node-1"] == 0.0
+    assert shares["node-5", "node-6"] == 1.0
+    assert shares["node-6", "node-5"] is None
+
+
+def test_what_a_prediction_does_not_route_is_taken_from_its_links():
+    run = made_up(3)
+    result = changed(run.result, wire=changed(run.result.wire, routes=()))
+    edges = edges_of(type(run)(title="x", result=result))
+    assert {edge.bytes for edge in edges} == {900_000}
+    assert len(edges) == 4
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 12, 13, 64])

@@ -73,6 +73,9 @@ FACTS = (
     Fact("time", lambda result: f"{result.seconds:,.1f} s", "speed"),
     Fact("speed", lambda result: f"{result.tokens_per_s:,.0f} target tokens/s", "speed"),
     Fact("bound", lambda result: _number(result.bound_tokens_per_s, unit=" target tokens/s"), "bound"),
+    Fact(
+        "bound of the fleet", lambda result: _number(result.best_bound_tokens_per_s, unit=" target tokens/s"), "bound"
+    ),
     Fact("efficiency", lambda result: _number(result.efficiency, ".1%"), "bound"),
     Fact("limited by", lambda result: result.limited_by or NOTHING, "limit"),
     Fact("loss", _loss, "loss"),
@@ -110,12 +113,14 @@ EXPLANATIONS = (
         "Bound and efficiency",
         "The most that any schedule could do with the stages of the last plan: the busiest device (with the seconds "
         "that its forwards and backwards took) or line (with the bytes that crossed it and the rate that the scenario "
-        "gives it) works without a pause. Efficiency is speed by bound.",
+        "gives it) works without a pause. Efficiency is speed by this bound. The bound of the fleet: the same over all "
+        "choices, orders and cuts of its hosts.",
     ),
     Explanation(
         "limit",
         "Limited by",
-        "What sets the pace, of the last plan, from what the stages noted.",
+        "What makes a step as long as it is: the busiest device or line when it works nearly always, otherwise the "
+        "largest of what keeps it waiting, by closed forms over what was measured.",
     ),
     Explanation(
         "wire",
@@ -138,8 +143,15 @@ EXPLANATIONS = (
     Explanation(
         "waits",
         "Where time went",
-        "Each stage's device and the waits between its actions, as the stage accounted for them, over the steps of the "
-        "last plan; they add up to its wall time within 2 %. Hatched: the device had nothing to do.",
+        "From the timelines of all nodes, which share one clock, from the begin of training to the last update. A wait "
+        "is divided by following the input that was missing: starved until it was computed, then encoding, sending. "
+        "The parts of a stage add up to its wall time.",
+    ),
+    Explanation(
+        "links",
+        "Use of links",
+        "How long the payload of a link would keep the narrowest line on its way busy, by the time of the run. A line "
+        "that several links share is busier than each of them.",
     ),
     Explanation(
         "timeline",

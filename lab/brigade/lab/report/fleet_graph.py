@@ -14,6 +14,7 @@ from plotly import graph_objects as go
 from brigade.lab.quantities import show_rate
 from brigade.lab.report.reported import Reported
 from brigade.lab.report.style import BLACK, BLUE, DARK, GREY, LIGHT, VERMILLION, WIDTH, arrange, plain, shortened
+from brigade.lab.result import LinkUse
 from brigade.lab.scenario_spec import COORDINATOR
 
 MOST_IN_A_ROW = 12
@@ -50,8 +51,13 @@ class Edge:
     target: str
     bytes: int
     rate: float  # bytes a second, over all of the training
-    busy_share: float | None
+    use: LinkUse | None  # known between stages
     neighbours: bool  # of the last plan
+
+    @property
+    def busy_share(self) -> float | None:
+        """Return the share of the time for which its narrowest line was busy; None where none is known."""
+        return self.use.busy_share if self.use is not None else None
 
 
 def edges_of(run: Reported) -> list[Edge]:
@@ -60,14 +66,14 @@ def edges_of(run: Reported) -> list[Edge]:
     names = run.stage_names
     neighbours = {pair for left, right in pairwise(names) for pair in ((left, right), (right, left))}
     delivered = {(route.source, route.target): route.delivered for route in result.wire.routes}
-    busy = {(link.source, link.target): link for link in getattr(result, "links", ())}
+    use = {(link.source, link.target): link for link in result.links}
     for pair in neighbours:
-        delivered.setdefault(pair, busy[pair].bytes if pair in busy else 0)
+        delivered.setdefault(pair, use[pair].bytes if pair in use else 0)
     least = LEAST_SHOWN * max((delivered[pair] for pair in neighbours), default=0)
     return [
         Edge(
             source=source, target=target, bytes=count, rate=count / result.seconds if result.seconds > 0 else 0.0,
-            busy_share=busy[source, target].busy_share if (source, target) in busy else None,
+            use=use.get((source, target)),
             neighbours=(source, target) in neighbours,
         )
         for (source, target), count in delivered.items()
@@ -165,9 +171,15 @@ def _colour(edge: Edge) -> str:
 
 
 def _hover(edge: Edge) -> str:
-    use = "" if edge.busy_share is None else f"<br>busy {edge.busy_share:.0%} of the time"
     rate = f"{show_rate(edge.rate)} on average" if edge.rate > 0 else "nothing"
-    return f"{plain(edge.source)} → {plain(edge.target)}<br>{bytes_text(edge.bytes)}, {rate}{use}"
+    lines = [f"{plain(edge.source)} → {plain(edge.target)}", f"{bytes_text(edge.bytes)}, {rate}"]
+    if edge.busy_share is not None:
+        lines.append(f"its narrowest line is busy {edge.busy_share:.0%} of the time")
+    if edge.use is not None:
+        lines.append(
+            f"{bytes_text(edge.use.bytes)} payload; its target's device waited {edge.use.waiting_s:,.1f} s for it"
+        )
+    return "<br>".join(lines)
 
 
 def _arrow(edge: Edge, places: Mapping[str, Place], most: int) -> go.Scatter:
@@ -225,7 +237,7 @@ def _edge_labels(near: Sequence[Edge], places: Mapping[str, Place]) -> go.Scatte
         x, y = _beside(places[edge.source], places[edge.target], 1.0)
         below = min(places[edge.source][1], places[edge.target][1]) - NUMBERS_PX
         forwards = places[edge.target][0] >= places[edge.source][0]
-        at.append((x, y + 4 if forwards else min(y - 4, below)))
+        at.append((x, y + 9 if forwards else min(y - 6, below)))
     lines = []
     for edge in near:
         use = [] if edge.busy_share is None else [f"busy {edge.busy_share:.0%}"]

@@ -19,7 +19,8 @@ from brigade.lab.result import Result
 
 GRAPH_CAPTION = (
     "Circles are stages in the order of the pipeline, with their blocks; activations flow with the numbers, gradients "
-    "against them. The wider a line, the more bytes it carried (width by square root)."
+    "against them. The wider a line, the more bytes it carried (width by square root); its colour says how busy the "
+    "narrowest line on its way was."
 )
 
 
@@ -37,10 +38,9 @@ def report_page(runs: Sequence[Reported]) -> str:
 def headline(result: Result) -> str:
     """Return the one sentence that matters."""
     speed = f"{result.tokens_per_s:,.0f} target tokens/s"
-    if result.bound_tokens_per_s is None or result.efficiency is None:
-        return f"{speed}; what these stages could do at best is not known."
-    bound = f"{result.efficiency:.0%} of the {result.bound_tokens_per_s:,.0f} that these stages can do at best"
-    return f"{speed}: {bound}. Limited by {result.limited_by}." if result.limited_by else f"{speed}: {bound}."
+    if result.bound_tokens_per_s is not None:
+        speed += f", where these stages could do {result.bound_tokens_per_s:,.0f} at best"
+    return f"{speed}. Limited by {result.limited_by}." if result.limited_by else f"{speed}."
 
 
 def _body(runs: Sequence[Reported], title: str) -> Iterator[str]:
@@ -69,16 +69,16 @@ def _figures_of_one(run: Reported, index: int, prefix: str) -> Iterator[str]:
     yield events_table(run)
     yield f"<h2>{escape(prefix)}{'the' if prefix else 'The'} fleet and its links</h2>"
     if run.result.stages:
-        yield _caption(GRAPH_CAPTION, ("wire",))
+        yield _caption(GRAPH_CAPTION, ("wire", "links"))
         yield _plot(fleet_figure(run), f"fleet-{index}")
     else:
         yield "<p>No plan was made.</p>"
     yield f"<h2>{escape(prefix)}{'where' if prefix else 'Where'} time went</h2>"
     if run.result.waits:
-        yield _caption("By stage, over the steps of the last plan. Hatched: the device had nothing to do.", ("waits",))
+        yield _caption("By stage, over the whole run. Hatched: no training on the device.", ("waits",))
         yield _plot(waits_figure(run), f"waits-{index}")
     else:
-        yield "<p>The last plan has not done a step.</p>"
+        yield "<p>Without timelines of the nodes nothing is known of it.</p>"
     yield f"<h2>{escape(prefix)}{'the' if prefix else 'The'} last steps</h2>"
     figure = pipeline_figure(run)
     if figure is None:

@@ -71,7 +71,7 @@ def over_time(runs: Sequence[Reported]) -> go.Figure:
         figure.add_trace(_held_out_marks(runs, index, [p.at_s for p, _ in held_out], held_out), row=2, col=1)
         for trace in _speed_lines(runs, index):
             figure.add_trace(trace, row=3, col=1)
-    for trace in _meanings(runs, ("training", "held out", "speed", "bound")):
+    for trace in _meanings(runs, ("training", "held out", "speed", "bound", "best")):
         figure.add_trace(trace, row=2, col=1)
     arrange(figure, strip + 2 * PANEL_PX + MARGINS_PX)
     last = max((seconds_of(run.result) for run in runs), default=1.0)
@@ -120,8 +120,9 @@ def _rate(begin: Point, end: Point) -> float:
 
 def _top_speed(runs: Sequence[Reported]) -> float:
     """Return the end of the axis of speeds: the bound and nearly all steps fit, a step that was told late does not."""
-    tops = [run.result.bound_tokens_per_s or 0.0 for run in runs]
+    tops: list[float] = []
     for run in runs:
+        tops += filter(None, (run.result.bound_tokens_per_s, run.result.best_bound_tokens_per_s))
         known = speeds(run.result.loss.curve)
         tops += [speed.of_some for speed in known]
         of_steps = sorted(speed.of_step for speed in known)
@@ -167,12 +168,17 @@ def _speed_lines(runs: Sequence[Reported], index: int) -> Iterator[go.Scatter]:
         name=f"mean of {MEAN_OF_STEPS} steps", legendgroup=str(index), showlegend=alone,
         hovertemplate=f"%{{x:.1f}} s<br>{MEAN_OF_STEPS} steps: %{{y:,.0f}} tokens/s<extra></extra>",
     )  # fmt: skip
-    if result.bound_tokens_per_s is not None:
-        yield go.Scatter(
-            x=[0.0, seconds_of(result)], y=[result.bound_tokens_per_s] * 2, mode="lines",
-            line={"color": run_line(index)["color"], "dash": "dash", "width": 1.4}, name="bound",
-            legendgroup=str(index), showlegend=alone, hovertemplate="bound %{y:,.0f} tokens/s<extra></extra>",
-        )  # fmt: skip
+    for bound, meaning, dash in (
+        (result.bound_tokens_per_s, "bound of these stages", "dash"),
+        (result.best_bound_tokens_per_s, "bound of the fleet", "dot"),
+    ):
+        if bound is not None:
+            yield go.Scatter(
+                x=[0.0, seconds_of(result)], y=[bound] * 2, mode="lines",
+                line={"color": run_line(index)["color"], "dash": dash, "width": 1.4}, name=meaning,
+                legendgroup=str(index), showlegend=alone,
+                hovertemplate=f"{meaning}: %{{y:,.0f}} tokens/s<extra></extra>",
+            )  # fmt: skip
 
 
 def _event_marks(index: int, runs: Sequence[Reported]) -> go.Scatter:
@@ -216,7 +222,12 @@ def _meanings(runs: Sequence[Reported], which: Sequence[str]) -> Iterator[go.Sca
             "line": {"color": GREY, "width": 2.2},
             "name": f"speed: mean of {MEAN_OF_STEPS} steps, thin: each step",
         },
-        "bound": {"mode": "lines", "line": {"color": GREY, "width": 1.4, "dash": "dash"}, "name": "bound"},
+        "bound": {
+            "mode": "lines",
+            "line": {"color": GREY, "width": 1.4, "dash": "dash"},
+            "name": "bound of its stages",
+        },
+        "best": {"mode": "lines", "line": {"color": GREY, "width": 1.4, "dash": "dot"}, "name": "of the fleet"},
     }
     if len(runs) > 1:
         yield from (go.Scatter(x=[None], y=[None], hoverinfo="skip", **looks[name]) for name in which)

@@ -7,6 +7,7 @@ from plotly import graph_objects as go
 
 from brigade.lab.report.reported import Reported
 from brigade.lab.report.style import (
+    BLACK,
     BLUE,
     DARK,
     GREEN,
@@ -35,27 +36,31 @@ class Part(NamedTuple):
     colour: str
     pattern: str = ""  # hatched: the device does nothing
 
+    @property
+    def ink(self) -> str:
+        """Return the colour of what is drawn on it."""
+        return "white" if self.colour in (BLACK, BLUE, DARK, GREEN, VERMILLION) else "black"
+
 
 PARTS = (
     Part("forward_s", "forward", BLUE),
     Part("backward_s", "backward", ORANGE),
     Part("optimizer_s", "optimizer", GREEN),
-    Part("wait_s", "waiting", LIGHT, "/"),
-    Part("starved_s", "starved: nothing has come", LIGHT, "/"),
-    Part("blocked_s", "blocked: nothing may be sent", GREY, "\\"),
-    Part("gated_s", "gated: the end of the step", YELLOW, "/"),
-    Part("encoding_s", "encoding somewhere", PURPLE, "/"),
-    Part("sending_s", "bytes under way", SKY, "/"),
-    Part("recovery_s", "no plan at work", VERMILLION, "x"),
-)
+    Part("evaluation_s", "evaluation", PURPLE),
+    Part("starved_s", "starved: input not computed yet", LIGHT, "/"),
+    Part("blocked_s", "blocked: the order wanted another", GREY, "\\"),
+    Part("gated_s", "gated: until the next step", YELLOW, "/"),
+    Part("encoding_s", "encoding: input en- or decoded", DARK, "\\"),
+    Part("sending_s", "sending: input on its way", SKY, "/"),
+    Part("overhead_s", "overhead of the node", BLACK),
+    Part("recovery_s", "recovery: no plan at work", VERMILLION, "x"),
+)  # in the words of `StageWaits`
 
 
 def parts_of(stage: StageWaits) -> Iterator[tuple[Part, float]]:
-    """Yield the parts that a stage has, with their seconds; they add up to its wall time."""
+    """Yield the parts of a stage with their seconds; they add up to its wall time."""
     for part in PARTS:
-        seconds = getattr(stage, part.field, None)
-        if seconds is not None:
-            yield part, seconds
+        yield part, getattr(stage, part.field)
 
 
 def stage_label(stage: int, node: str) -> str:
@@ -68,24 +73,27 @@ def waits_figure(run: Reported) -> go.Figure:
     stages = run.result.waits
     figure = go.Figure()
     for part in PARTS:
-        held = [(stage, dict(parts_of(stage)).get(part)) for stage in stages]
-        known = [(stage, seconds) for stage, seconds in held if seconds is not None]
-        if not any(seconds > 0 for _, seconds in known):
+        seconds = [dict(parts_of(stage))[part] for stage in stages]
+        if not any(seconds):
             continue
-        shares = [100 * seconds / stage.wall_s if stage.wall_s > 0 else 0.0 for stage, seconds in known]
+        both = list(zip(seconds, stages, strict=True))
+        shares = [100 * each / stage.wall_s if stage.wall_s > 0 else 0.0 for each, stage in both]
         figure.add_trace(
             go.Bar(
-                orientation="h", y=[stage.stage for stage, _ in known], x=shares, width=0.72, name=part.title,
+                orientation="h", y=[stage.stage for stage in stages], x=shares, width=0.72, name=part.title,
                 marker={
                     "color": part.colour, "line": {"color": "white", "width": 0.5},
-                    "pattern": {"shape": part.pattern, "fgcolor": DARK, "fgopacity": 0.35, "size": 7, "solidity": 0.15},
+                    "pattern": {
+                        "shape": part.pattern, "bgcolor": part.colour, "fgcolor": part.ink, "fgopacity": 0.35,
+                        "size": 7, "solidity": 0.15,
+                    },
                 },
                 text=[f"{share:.0f}" if share >= 100 * SMALLEST_TEXT else "" for share in shares],
                 textposition="inside", insidetextanchor="middle", textangle=0,
-                insidetextfont={"color": "white" if part.colour in (BLUE, GREEN, VERMILLION) else "black", "size": 11},
-                customdata=[[plain(stage.node), seconds, stage.wall_s] for stage, seconds in known],
-                hovertemplate="stage %{y}, %{customdata[0]}<br>%{x:.1f} % of the time: %{customdata[1]:.2f} of "
-                f"%{{customdata[2]:.2f}} s<extra>{part.title}</extra>",
+                insidetextfont={"color": part.ink, "size": 11},
+                customdata=[[_hover(stage), each] for each, stage in both],
+                hovertemplate="%{customdata[0]}<br>%{x:.1f} % of it: %{customdata[1]:.2f} s"
+                f"<extra>{part.title}</extra>",
             )
         )  # fmt: skip
     row = 30 if len(stages) <= 16 else 18
@@ -98,3 +106,8 @@ def waits_figure(run: Reported) -> go.Figure:
         range=[len(stages) - 0.5, -0.5],
     )  # fmt: skip
     return figure
+
+
+def _hover(stage: StageWaits) -> str:
+    known = "" if stage.covered > 0.995 else f"<br>its timeline tells of {stage.covered:.0%} of the run"
+    return f"stage {stage.stage}, {plain(stage.node)}: {stage.wall_s:,.2f} s{known}"
