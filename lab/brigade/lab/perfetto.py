@@ -13,7 +13,7 @@ from msgspec import json
 from brigade.node.timeline import COMPUTE_KINDS, Action, StageLife
 
 LANES = ("compute", "codec", "link", "run")
-ROWS_OF_A_LANE = 1000  # thread ids of one lane
+THREADS_OF_A_NODE, ROWS_OF_A_LANE = 10_000, 1000  # thread ids are unique over all processes
 MOST_ACTIONS = 300_000  # of the last ones; a viewer gets slow with more
 SHORTEST_US = 1  # an instant is drawn as a slice, so that an arrow can hold on to it
 
@@ -48,9 +48,7 @@ def chrome_trace(lives: Sequence[StageLife]) -> bytes:
     arrows = _Arrows()
     for process, (node, of_node) in enumerate(done.items(), start=1):
         events.append(_named("process_name", process, 0, node))
-        events.append(
-            {"ph": "M", "name": "process_sort_index", "pid": process, "tid": 0, "args": {"sort_index": process}}
-        )
+        events.append(_sorted("process_sort_index", process, 0, process))
         for number, lane in enumerate(LANES):
             in_lane = sorted(
                 (each for each in of_node if lane_of(each.action) == lane),
@@ -105,10 +103,11 @@ def _lane_events(
         begin = _microseconds(action.begin_s - zero_s)
         length = max(SHORTEST_US, _microseconds(action.end_s - zero_s) - begin)
         row = next((row for row, free in enumerate(free_at) if free <= begin), len(free_at))
-        thread = 1 + lane * ROWS_OF_A_LANE + row
+        thread = process * THREADS_OF_A_NODE + lane * ROWS_OF_A_LANE + row
         if row == len(free_at):
             free_at.append(0)
             yield _named("thread_name", process, thread, LANES[lane] + (f" {row + 1}" if row else ""))
+            yield _sorted("thread_sort_index", process, thread, thread)
         free_at[row] = begin + length
         slice_ = {
             "ph": "X",
@@ -145,6 +144,10 @@ def _details(done: Done) -> dict[str, int]:
 
 def _named(what: str, process: int, thread: int, name: str) -> TraceEvent:
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _sorted(what: str, process: int, thread: int, place: int) -> TraceEvent:
+    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"sort_index": place}}
 
 
 def _microseconds(seconds: float) -> int:
