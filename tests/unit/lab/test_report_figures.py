@@ -67,7 +67,7 @@ def test_events_carry_their_numbers_and_those_before_training_are_not_drawn():
     run = made_up(2, events=((4.0, "a"), (4.001, "b"), (8.0, "c")))
     marks = over_time([run]).data[0]
     assert list(marks.x) == [0.0, 4.0, 4.001, 8.0]
-    assert list(marks.text) == ["2", "3", "", "5"], "numbers do not lie on each other"
+    assert list(marks.text) == ["2", "", "3-4", "5"], "numbers do not lie on each other"
 
 
 def test_the_parts_of_a_stage_are_drawn_as_shares_of_its_wall_time():

@@ -13,7 +13,7 @@ from brigade.lab.report.style import GREY, RUN_COLOURS, arrange, plain, run_line
 from brigade.lab.result import Point, Result
 
 MEAN_OF_STEPS = 5  # in the thick line of the speed
-NEAREST_LABELS = 0.022  # of the width: numbers of events that are nearer would lie on each other
+NEAREST_EVENTS = 0.022  # of the width: beside events that are nearer there is no room for a number
 MARK = "#A8A8A8"
 LONGEST_TITLE = 11  # beside the strip of events
 STRIP_PX, PANEL_PX, MARGINS_PX = 24, 270, 150
@@ -71,7 +71,9 @@ def over_time(runs: Sequence[Reported]) -> go.Figure:
         figure.add_trace(_held_out_marks(runs, index, [p.at_s for p, _ in held_out], held_out), row=2, col=1)
         for trace in _speed_lines(runs, index):
             figure.add_trace(trace, row=3, col=1)
-    for trace in _meanings(runs, ("training", "held out", "speed", "bound", "best")):
+    meanings = ["training", "held out", "speed", "bound"]
+    meanings += ["best"] if any(run.result.best_bound_tokens_per_s is not None for run in runs) else []
+    for trace in _meanings(runs, meanings):
         figure.add_trace(trace, row=2, col=1)
     arrange(figure, strip + 2 * PANEL_PX + MARGINS_PX)
     last = max((seconds_of(run.result) for run in runs), default=1.0)
@@ -184,13 +186,8 @@ def _speed_lines(runs: Sequence[Reported], index: int) -> Iterator[go.Scatter]:
 def _event_marks(index: int, runs: Sequence[Reported]) -> go.Scatter:
     result = runs[index].result
     events = during(result)
-    room = NEAREST_LABELS * max(seconds_of(run.result) for run in runs)
-    labels: list[str] = []
-    labelled_at = -room
-    for number, at_s, _ in events:
-        free = at_s - labelled_at >= room
-        labels.append(str(number) if free else "")
-        labelled_at = at_s if free else labelled_at
+    room = NEAREST_EVENTS * max(seconds_of(run.result) for run in runs)
+    labels = _numbers(events, room)
     return go.Scatter(
         x=[at_s for _, at_s, _ in events], y=[index] * len(events), mode="markers+text", text=labels,
         customdata=[f"{number}: {_wrapped(text)}" for number, _, text in events], textposition="middle right",
@@ -198,6 +195,19 @@ def _event_marks(index: int, runs: Sequence[Reported]) -> go.Scatter:
         showlegend=False, legendgroup=str(index), cliponaxis=False,
         hovertemplate="%{x:.1f} s<br>%{customdata}<extra></extra>",
     )  # fmt: skip
+
+
+def _numbers(events: Sequence[tuple[int, float, str]], room: float) -> list[str]:
+    """Return what stands beside each event: the number, or behind events that lie close together all of theirs."""
+    labels: list[str] = []
+    first = 0
+    for index, (number, at_s, _) in enumerate(events):
+        if index + 1 < len(events) and events[index + 1][1] - at_s < room:
+            labels.append("")
+            continue
+        labels.append(str(number) if first == index else f"{events[first][0]}-{number}")
+        first = index + 1
+    return labels
 
 
 def _strip_names(runs: Sequence[Reported]) -> list[str]:
@@ -227,7 +237,7 @@ def _meanings(runs: Sequence[Reported], which: Sequence[str]) -> Iterator[go.Sca
             "line": {"color": GREY, "width": 1.4, "dash": "dash"},
             "name": "bound of its stages",
         },
-        "best": {"mode": "lines", "line": {"color": GREY, "width": 1.4, "dash": "dot"}, "name": "of the fleet"},
+        "best": {"mode": "lines", "line": {"color": GREY, "width": 1.4, "dash": "dot"}, "name": "bound of the fleet"},
     }
     if len(runs) > 1:
         yield from (go.Scatter(x=[None], y=[None], hoverinfo="skip", **looks[name]) for name in which)
