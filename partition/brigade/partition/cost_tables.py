@@ -40,12 +40,13 @@ class Measurements:
         self.schedule = spec.pipeline.schedule
         self.recompute = spec.training.gradient_checkpointing
         self.microbatches = microbatches
-        self._links = links
+        self._reports = [[_report(links, near, far) for far in contacts] for near in contacts]
         self._forward_ratio = codec_ratio(spec.compression.forward)
         self._backward_ratio = codec_ratio(spec.compression.backward)
         self.needed = cache(self._needed)
         self.in_flight = cache(self._in_flight)
         self._seconds = cache(self._stage_seconds)
+        self._most_in_flight = cache(self._holds)
 
     def _needed(self, node: int, in_flight: int) -> NDArray[np.int64]:
         return needed_bytes(self.blocks[node], in_flight)
@@ -85,8 +86,14 @@ class Measurements:
 
     def _stage_s(self, node: int, in_flight: int) -> Seconds:
         """Return [a, b]; the same array for numbers in flight that rule out the same stages."""
-        possible = np.triu(self.shortfall(node, in_flight) == 0, k=1)
-        return self._seconds(node, possible.tobytes())
+        return self._seconds(node, (self._most_in_flight(node) >= in_flight).tobytes())
+
+    def _holds(self, node: int) -> NDArray[np.int64]:
+        """Return how many microbatches in flight fit into a node's memory beside blocks [a, b), at [a, b]; -1: none."""
+        room = usable_bytes(self.memory_bytes[node]) - self.needed(node, 0)
+        each = self.needed(node, 1) - self.needed(node, 0)
+        fits = np.where(each > 0, room // np.maximum(each, 1), np.where(room >= 0, np.iinfo(np.int64).max, -1))
+        return np.where(np.triu(np.ones(fits.shape, dtype=np.bool_), k=1), fits, -1)
 
     def _stage_seconds(self, node: int, possible: bytes) -> Seconds:
         prefix = np.concatenate([[0.0], np.cumsum([sum(self._block_seconds(block)) for block in self.blocks[node]])])
@@ -114,12 +121,15 @@ class Measurements:
 
     def link(self, node: int, other: int) -> LinkReport:
         """Return what the link carries; a link that nobody measured is reported as an error."""
-        to = self.contacts[other].node_id
-        unknown = LinkReport(to=to, rtt_s=0.0, bytes_per_s=0.0, error="not measured")
-        return self._links.get((self.contacts[node].node_id, to), unknown)
+        return self._reports[node][other]
 
     def link_works(self, node: int, other: int) -> bool:
         """Tell whether two nodes can be neighbours: both directions carry data."""
         return node != other and all(
             not link.error and link.bytes_per_s > 0 for link in (self.link(node, other), self.link(other, node))
         )
+
+
+def _report(links: Links, near: NodeContact, far: NodeContact) -> LinkReport:
+    unknown = LinkReport(to=far.node_id, rtt_s=0.0, bytes_per_s=0.0, error="not measured")
+    return links.get((near.node_id, far.node_id), unknown)

@@ -6,7 +6,7 @@ microbatch. As every stage has a block, the cut in front of stage k of s lies wi
 window is looked at.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +17,7 @@ Orders = NDArray[np.intp]  # [order, stage]: node
 
 NEAR = 1.01  # cuts within 1 % of the smallest bottleneck count as equal: measurements are no better
 CHUNK = 1 << 16  # numbers in a table that is worked on at a time, so that it stays in the processor's cache
+FIRST_SOLVED = 8  # of many orders; then twice as many, until a bound shows that the others are worse
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +34,16 @@ class CostTables:
     transfer_s: Seconds  # [node, next node, b]: the slower of activation and gradient at boundary b
     hop_s: Seconds  # [node, next node, b]: activation, gradient and the way there and back
     in_flight: Callable[[int], tuple[int, ...]]  # number of stages -> microbatches in flight at each
-    _stacks: dict[int, Seconds] = field(default_factory=dict, repr=False, compare=False)
+    _stacks: dict[int | tuple[int, ...], Seconds] = field(default_factory=dict, repr=False, compare=False)
 
     def stack(self, in_flight: int) -> Seconds:
         """Return [node, b, a]: one microbatch through blocks [a, b) on every node."""
         if in_flight not in self._stacks:
             tables = [self.stage_s(node, in_flight) for node in range(self.nodes)]
-            stack = np.ascontiguousarray(np.stack(tables).transpose(0, 2, 1))
-            # Where memory is no limit all numbers in flight have the same tables: they are kept once.
-            alike = (other for other in self._stacks.values() if np.array_equal(other, stack))
-            self._stacks[in_flight] = next(alike, stack)
+            alike = tuple(map(id, tables))  # the same tables for all numbers in flight for which memory is no limit
+            if alike not in self._stacks:
+                self._stacks[alike] = np.ascontiguousarray(np.stack(tables).transpose(0, 2, 1))
+            self._stacks[in_flight] = self._stacks[alike]
         return self._stacks[in_flight]
 
     def cells(self, stages: int) -> int:
@@ -72,20 +73,50 @@ def solve_order(tables: CostTables, order: tuple[int, ...]) -> Split | None:
 
 def solve_orders(tables: CostTables, orders: Orders) -> list[Split | None]:
     """Return the best cuts of each of these orders, all of the same length; None where nothing fits."""
-    count, stages = orders.shape
-    width = tables.blocks - stages + 1
-    if width < 1:
-        return [None] * count
+    return _splits(tables, orders, _least_bottlenecks(tables, orders))
+
+
+def shortest_steps(tables: CostTables, orders: Orders) -> Seconds:
+    """Return about how long a step takes with each of these orders, exact for the best of them.
+
+    `inf` where nothing fits, and where a bound shows that another order is better.
+    """
+    steps = np.full(len(orders), np.inf)
+    least = _least_bottlenecks(tables, orders)
+    # No passage is shorter than every block and every hop where it takes least.
+    bounds = (tables.microbatches - 1) * least
+    bounds += tables.stack(1).diagonal(-1, axis1=1, axis2=2).min(axis=0).sum()
+    bounds += tables.hop_s.min(axis=2)[orders[:, :-1], orders[:, 1:]].sum(axis=1)
+    bounds *= 1 - 1e-9  # sums in another order
+    rank = np.argsort(bounds, kind="stable")
+    best, first, count = np.inf, 0, FIRST_SOLVED
+    while first < len(rank):
+        chosen = rank[first : first + count]
+        chosen = chosen[np.isfinite(least[chosen]) & (bounds[chosen] <= best)]
+        if not len(chosen):
+            break
+        splits = _splits(tables, orders[chosen], least[chosen])
+        steps[chosen] = [np.inf if split is None else split.estimate_s(tables.microbatches) for split in splits]
+        best = min(best, float(steps[chosen].min()))
+        first, count = first + count, 2 * count
+    return steps
+
+
+def _least_bottlenecks(tables: CostTables, orders: Orders) -> Seconds:
+    return np.concatenate([np.empty(0), *(window.least_bottlenecks() for window, _ in _windows(tables, orders))])
+
+
+def _splits(tables: CostTables, orders: Orders, least: Seconds) -> list[Split | None]:
+    return [split for window, group in _windows(tables, orders) for split in window.splits(least[group])]
+
+
+def _windows(tables: CostTables, orders: Orders) -> Iterator[tuple["_Window", slice]]:
+    """Yield the orders in groups whose tables are small, and where each group is."""
+    width = max(1, tables.blocks - orders.shape[1] + 1)
     chunk = max(1, CHUNK // width**2)
-    return [
-        split for first in range(0, count, chunk) for split in _Window(tables, orders[first : first + chunk]).splits()
-    ]
-
-
-def scores(tables: CostTables, orders: Orders) -> Seconds:
-    """Return about how long a step takes with each of these orders; inf where nothing fits."""
-    splits = solve_orders(tables, orders)
-    return np.array([np.inf if split is None else split.estimate_s(tables.microbatches) for split in splits])
+    for first in range(0, len(orders), chunk):
+        group = slice(first, first + chunk)
+        yield _Window(tables, orders[group]), group
 
 
 class _Window:
@@ -93,7 +124,7 @@ class _Window:
 
     def __init__(self, tables: CostTables, orders: Orders) -> None:
         self._tables = tables
-        self._orders = orders
+        self.orders = orders
         self._stages = orders.shape[1]
         self._width = tables.blocks - self._stages + 1
         in_flight = tables.in_flight(self._stages)
@@ -103,17 +134,18 @@ class _Window:
     def _compute(self, stage: int) -> Seconds:
         """Return what the stage takes for every first and last block of the window."""
         near, far = stage, stage + self._width
-        return self._stacks[stage][self._orders[:, stage], near + 1 : far + 1, near:far]
+        return self._stacks[stage][self.orders[:, stage], near + 1 : far + 1, near:far]
 
     def _links(self, table: Seconds, stage: int) -> Seconds:
         """Return what `table` says of the link behind a stage, at every boundary of the window."""
-        here, there = self._orders[:, stage], self._orders[:, stage + 1]
+        here, there = self.orders[:, stage], self.orders[:, stage + 1]
         links: Seconds = table[here, there, stage + 1 : stage + 1 + self._width]
         return links
 
-    def splits(self) -> list[Split | None]:
-        """Return the best cuts of each order."""
-        least = self._least_bottlenecks()
+    def splits(self, least: Seconds) -> list[Split | None]:
+        """Return the best cuts of each order, whose least bottlenecks are known."""
+        if self._width < 1:
+            return [None] * len(self.orders)
         passage, firsts = self._fastest_passages(least * NEAR)
         bottleneck = self._bottlenecks(firsts)
         cuts = firsts + np.arange(self._stages)
@@ -122,16 +154,19 @@ class _Window:
             if np.isfinite(smallest)
             else None
             for order, cut, smallest, slowest, seconds in zip(
-                self._orders.tolist(), cuts.tolist(), least.tolist(), bottleneck.tolist(), passage.tolist(), strict=True
+                self.orders.tolist(), cuts.tolist(), least.tolist(), bottleneck.tolist(), passage.tolist(), strict=True
             )
         ]
 
-    def _least_bottlenecks(self) -> Seconds:
+    def least_bottlenecks(self) -> Seconds:
         """Return min over cuts of max over stages and transfers."""
+        if self._width < 1:
+            return np.full(len(self.orders), np.inf)
         best = self._compute(self._stages - 1)[:, -1, :]  # [order, i]: the rest of the chain, from block a on
         for stage in range(self._stages - 2, -1, -1):
             onward = np.maximum(self._links(self._tables.transfer_s, stage), best)
-            best = np.maximum(self._compute(stage), onward[:, :, None]).min(axis=1)
+            compute = self._compute(stage)
+            best = np.maximum(compute, onward[:, :, None], out=compute).min(axis=1)
         least: Seconds = best[:, 0]
         return least
 
@@ -164,9 +199,9 @@ class _Window:
         slowest = np.zeros(len(firsts))
         cuts = firsts + np.arange(self._stages)
         for stage in range(self._stages):
-            node, first = self._orders[:, stage], cuts[:, stage]
+            node, first = self.orders[:, stage], cuts[:, stage]
             end = cuts[:, stage + 1] if stage + 1 < self._stages else np.full(len(first), blocks)
             slowest = np.maximum(slowest, self._stacks[stage][node, end, first])
             if stage + 1 < self._stages:
-                slowest = np.maximum(slowest, self._tables.transfer_s[node, self._orders[:, stage + 1], end])
+                slowest = np.maximum(slowest, self._tables.transfer_s[node, self.orders[:, stage + 1], end])
         return slowest

@@ -11,10 +11,10 @@ from itertools import permutations
 
 import numpy as np
 
-from brigade.partition.fixed_order import CostTables, Orders, Seconds, Split, scores, solve_order, solve_orders
+from brigade.partition.fixed_order import CostTables, Orders, Seconds, Split, shortest_steps, solve_order, solve_orders
 
 EXHAUSTIVE_NODES = 6
-WORK_ON_THE_WAY = 1 << 20  # for each number of stages
+WORK_ON_THE_WAY = 1 << 19  # for each number of stages
 WORK_AT_THE_BEST = 1 << 23
 BEST_COUNTS = 4  # numbers of stages that are looked at more closely
 
@@ -106,14 +106,14 @@ class Sketch:
 
 def _moved_for_better(tables: CostTables, sketch: Sketch, order: Orders, work: int) -> Orders:
     """Make the best move again and again, as long as that makes a step shorter and until so much work is done."""
-    score = scores(tables, order[None, :])[0]
+    score = shortest_steps(tables, order[None, :])[0]
     while True:
         moved = _moves(order, np.setdiff1d(sketch.nodes, order))
         moved = sketch.promising(moved, max(1, work // (2 * tables.cells(len(order)))))
         work -= len(moved) * tables.cells(len(order))
         if not len(moved) or work < 0:
             return order
-        moved_scores = scores(tables, moved)
+        moved_scores = shortest_steps(tables, moved)
         best = int(moved_scores.argmin())
         if not moved_scores[best] < score:
             return order
@@ -143,7 +143,7 @@ def _without_least_missed(tables: CostTables, order: Orders) -> Orders:
 
 def _first_best(tables: CostTables, orders: Orders) -> Orders:
     """Return the order with the shortest step; while nothing fits, that with the most links that work and most room."""
-    score_s: Seconds = scores(tables, orders)
+    score_s: Seconds = shortest_steps(tables, orders)
     if np.isfinite(score_s).any():
         ties = np.flatnonzero(score_s == score_s.min())
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from brigade.partition.cost_tables import Links, Measurements
 from brigade.partition.fixed_order import NEAR, Split
 from brigade.partition.order import rank_orders
-from brigade.partition.prediction import PLAIN, Surroundings, predict_step_s, stage_of
+from brigade.partition.prediction import PLAIN, STEADY_STEPS, Surroundings, predict_step_s, stage_of
 from brigade.partition.refusal import explain_refusal, format_blocks
 from brigade.wire.costs import ChainReport, DeviceReport
 from brigade.wire.errors import PlanError
@@ -15,7 +15,8 @@ from brigade.wire.plan import NodeContact, Plan, StagePlan
 from brigade.wire.run_spec import RunSpec
 
 WORTH = 1.03  # a stage more must make the step at least 3 % shorter
-FINALISTS = 8  # orders for each number of stages that are run on paper
+FINALISTS = 8  # orders for each number of stages that are run on paper, if that is
+MOST_ACTIONS = 50_000  # of all stages that are run on paper together: about half a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,36 +79,30 @@ def propose(measured: Measurements, stages: int | None, surroundings: Surroundin
     what latency does to it. What a bound rules out is not run; the neighbours of the choice are, to be told of.
     """
     ranked = rank_orders(measured.tables(), stages, FINALISTS)
-    usable = {count: [s for s in splits if _tied_stages_meet(measured, s)] for count, splits in ranked.items()}
-    promising = sorted(
-        (splits[0].estimate_s(measured.microbatches), count) for count, splits in usable.items() if splits
-    )
+    splits = [split for finalists in ranked.values() for split in finalists if _tied_stages_meet(measured, split)]
+    splits.sort(key=lambda split: (split.estimate_s(measured.microbatches), len(split.order), split.order))
     found: dict[int, Proposal] = {}
-    fastest = math.inf
-    for _, count in promising:
-        if (proposal := _best_proposal(measured, usable[count], surroundings, fastest * WORTH)) is not None:
-            found[count] = proposal
-            fastest = min(fastest, proposal.step_s)
-    if found:
-        chosen = len(choose([found[count] for count in sorted(found)]).split.order)
-        for count in {chosen - 1, chosen + 1} - set(found):
-            if (proposal := _best_proposal(measured, usable.get(count, []), surroundings, math.inf)) is not None:
-                found[count] = proposal
-    return [found[count] for count in sorted(found)]
+    fastest, actions = math.inf, 0
 
-
-def _best_proposal(
-    measured: Measurements, splits: Sequence[Split], surroundings: Surroundings, limit_s: float
-) -> Proposal | None:
-    """Return the proposal with the shortest step; None when no step can be shorter than the limit."""
-    best: Proposal | None = None
-    for split in splits:
-        if shortest_step_s(measured, split) > min(limit_s, math.inf if best is None else best.step_s):
-            continue
+    def run_on_paper(split: Split, limit_s: float) -> None:
+        nonlocal fastest, actions
+        best = found.get(len(split.order))
+        if shortest_step_s(measured, split) > min(limit_s, best.step_s if best else math.inf):
+            return
+        actions += 2 * STEADY_STEPS * measured.microbatches * len(split.order)
         proposal = Proposal(split, predict_step_s(measured, split, surroundings))
         if best is None or (proposal.step_s, split.order) < (best.step_s, best.split.order):
-            best = proposal
-    return best
+            found[len(split.order)] = proposal
+        fastest = min(fastest, proposal.step_s)
+
+    for split in splits:
+        if actions < MOST_ACTIONS:
+            run_on_paper(split, fastest * WORTH)
+    chosen = len(choose([found[count] for count in sorted(found)]).split.order) if found else 0
+    for count in {chosen - 1, chosen + 1} - set(found):
+        for split in [split for split in splits if len(split.order) == count][:1]:
+            run_on_paper(split, math.inf)
+    return [found[count] for count in sorted(found)]
 
 
 def shortest_step_s(measured: Measurements, split: Split) -> float:

@@ -21,8 +21,9 @@ from tests.unit.partition.planning_cases import (
 )
 
 from brigade.partition.line import Access, HopTime, Line, StageTime, connect
+from brigade.partition.order import rank_orders
 from brigade.partition.schedule import build
-from brigade.partition.solve import format_seconds, plan
+from brigade.partition.solve import choose, format_seconds, plan, predict_step_s, propose, shortest_step_s
 from brigade.partition.timeline import step_seconds
 from brigade.wire.errors import PlanError
 from brigade.wire.plan import Plan, TiedParameter
@@ -132,6 +133,30 @@ def test_plan_is_nearly_the_fastest_of_all(fleet: Fleet) -> None:
     assert made.period_s * fleet.microbatches == pytest.approx(simulated_step(fleet, order, cuts))
     assert min(steps) <= made.period_s * fleet.microbatches * (1 + 1e-9)
     assert made.period_s * fleet.microbatches <= min(steps) * 1.25
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleet=fleets(most_nodes=4, most_blocks=6))
+def test_no_step_on_paper_is_shorter_than_the_bound(fleet: Fleet) -> None:
+    measured = fleet.measurements()
+    for splits in rank_orders(measured.tables(), None, keep=5).values():
+        for split in splits:
+            assert shortest_step_s(measured, split) <= predict_step_s(measured, split)
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleet=fleets(most_nodes=4, most_blocks=6))
+def test_what_the_bound_rules_out_would_not_have_been_chosen(fleet: Fleet) -> None:
+    measured = fleet.measurements()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("brigade.partition.solve.shortest_step_s", lambda *_: 0.0)
+        everything = propose(measured, None)
+    proposals = propose(measured, None)
+    if everything:
+        assert choose(proposals) == choose(everything)
+        chosen = len(choose(everything).split.order)
+        counts = {len(proposal.split.order) for proposal in everything}
+        assert counts & {chosen - 1, chosen + 1} <= {len(proposal.split.order) for proposal in proposals}
 
 
 def test_a_node_that_does_not_pay_is_spared() -> None:
