@@ -5,27 +5,31 @@ the real blocks, which are run once here; so are the seconds of hosts that compu
 scenario gives the same costs, but for such hosts.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
+import msgspec
 import psutil
 import torch
 
 from brigade.coordinator.costs import Costs, LinkCosts, NodeCosts, TrunkCosts, access_costs
 from brigade.coordinator.costs import microbatch_samples as samples_of
+from brigade.lab.bound import access_of
 from brigade.lab.fabric import Fabric, make_fabric
-from brigade.lab.quantities import parse_rate
 from brigade.lab.scenario import Scenario, speed_of
-from brigade.lab.scenario_spec import COORDINATOR, HostSpec, LinkSpec
+from brigade.lab.scenario_spec import COORDINATOR, HostSpec
 from brigade.node.building import measure_device
 from brigade.node.byte_size import parse_byte_size
 from brigade.node.datasets import open_source
 from brigade.node.emulated_speed import EmulatedSpeed
 from brigade.node.emulation import BACKWARD_SHARE, forward_gflop
 from brigade.partition.chain import build_chain
-from brigade.partition.line import Access
 from brigade.partition.prediction import Handling
 from brigade.wire.costs import BlockCost, ChainReport
 
+NO_CHANGE: Mapping[str, Any] = MappingProxyType({})
 OWN_SPEED = EmulatedSpeed(factor=1.0)
 LOOPBACK_BYTES_PER_S = 250e6  # where nothing limits a link: encryption, and a relay that has one core
 # What a lab costs beside the arithmetic of blocks on two cores of a cloud machine, four to eight nodes on them: medians
@@ -42,39 +46,66 @@ TYPICAL = Handling(
 )
 
 
-def assume_costs(scenario: Scenario, handling: Handling = TYPICAL) -> Costs:
-    """Return the costs of a scenario; takes about as long as a node takes to time its blocks."""
-    here, gflop = _measure_here(scenario)
-    spec = scenario.run.spec
-    train_samples = scenario.run.data.train_count if scenario.run.data else here.train_samples
-    fabric = make_fabric(scenario.hosts, scenario.spec.coordinator, scenario.spec.pair)
-    names = [host.name for host in scenario.hosts]
-    pairs = [(a, b) for a in names for b in names if a != b]
-    return Costs(
-        fingerprint=here.fingerprint,
-        microbatch_samples=samples_of(spec, train_samples or spec.training.batch_size),
-        boundaries=here.boundaries,
-        tied=here.tied,
-        nodes={
-            host.name: NodeCosts(
-                blocks=_blocks(here, gflop, speed_of(host) or OWN_SPEED),
-                memory_bytes=memory_of(host),
-                coordinator_way_s=fabric.route(host.name, COORDINATOR).delay_s,
+class Assumption:
+    """A scenario whose blocks have been run once here; takes about as long as a node takes to time them."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        spec = scenario.run.spec
+        source = scenario.run.data or open_source(spec.data)
+        samples = samples_of(spec, source.train_count)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # as nodes of a lab have it
+        try:
+            self._here: ChainReport = measure_device(spec, source.inputs, torch.device("cpu"))
+        finally:
+            torch.set_num_threads(threads)
+        self._gflop = forward_gflop(build_chain(spec.model), source.inputs, samples)
+        self._samples = samples
+
+    def costs(
+        self,
+        slowed: Mapping[str, float] = NO_CHANGE,
+        rates: Mapping[str, tuple[str | None, str | None]] = NO_CHANGE,
+        handling: Handling = TYPICAL,
+    ) -> Costs:
+        """Return the costs of the scenario, or of what has become of it.
+
+        `slowed` says how many times slower hosts have become, `rates` which rates up and down they have now (None: the
+        same as before).
+        """
+        hosts = [_with_rates(host, rates.get(host.name, (None, None))) for host in self._scenario.hosts]
+        fabric = make_fabric(hosts, self._scenario.spec.coordinator, self._scenario.spec.pair)
+        pairs = [(a.name, b.name) for a in hosts for b in hosts if a is not b]
+        return Costs(
+            fingerprint=self._here.fingerprint,
+            microbatch_samples=self._samples,
+            boundaries=self._here.boundaries,
+            tied=self._here.tied,
+            nodes={
+                host.name: NodeCosts(
+                    blocks=self._blocks((speed_of(host) or OWN_SPEED).slowed(slowed.get(host.name, 1.0))),
+                    memory_bytes=memory_of(host),
+                    coordinator_way_s=fabric.route(host.name, COORDINATOR).delay_s,
+                )
+                for host in hosts
+            },
+            links=tuple(_link(fabric, a, b) for a, b in pairs),
+            accesses={host.name: access_costs(access_of(host)) for host in hosts},
+            trunks=_trunks(fabric, pairs),
+            handling=handling,
+        )
+
+    def _blocks(self, speed: EmulatedSpeed) -> tuple[BlockCost, ...]:
+        return tuple(
+            replace(
+                block,
+                forward_s=speed.seconds(block.forward_s, count),
+                backward_s=speed.seconds(block.backward_s, BACKWARD_SHARE * count),
+                optimizer_s=speed.seconds(block.optimizer_s, 0.0),
             )
-            for host in scenario.hosts
-        },
-        links=tuple(_link(fabric, a, b) for a, b in pairs),
-        accesses={host.name: access_costs(access_of(host)) for host in scenario.hosts},
-        trunks=_trunks(fabric, pairs),
-        handling=handling,
-    )
-
-
-def access_of(link: LinkSpec) -> Access:
-    """Return what a host can send and receive."""
-    up, down = (parse_rate(link.up) or float("inf"), parse_rate(link.down) or float("inf"))
-    shared = link.pipe == "shared"
-    return Access(up, up if shared else down, shared)
+            for block, count in zip(self._here.blocks, self._gflop, strict=True)
+        )
 
 
 def memory_of(host: HostSpec) -> int:
@@ -82,30 +113,9 @@ def memory_of(host: HostSpec) -> int:
     return parse_byte_size(host.memory) if host.memory else psutil.virtual_memory().total
 
 
-def _measure_here(scenario: Scenario) -> tuple[ChainReport, list[float]]:
-    """Return what the blocks cost here with one thread, as nodes of a lab have it, and their 10^9 operations."""
-    spec = scenario.run.spec
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        source = scenario.run.data or open_source(spec.data)
-        report = measure_device(spec, source.inputs, torch.device("cpu"))
-        samples = samples_of(spec, source.train_count)
-        return report, forward_gflop(build_chain(spec.model), source.inputs, samples)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _blocks(here: ChainReport, gflop: list[float], speed: EmulatedSpeed) -> tuple[BlockCost, ...]:
-    return tuple(
-        replace(
-            block,
-            forward_s=speed.seconds(block.forward_s, count),
-            backward_s=speed.seconds(block.backward_s, BACKWARD_SHARE * count),
-            optimizer_s=speed.seconds(block.optimizer_s, 0.0),
-        )
-        for block, count in zip(here.blocks, gflop, strict=True)
-    )
+def _with_rates(host: HostSpec, rates: tuple[str | None, str | None]) -> HostSpec:
+    up, down = rates
+    return msgspec.structs.replace(host, up=up or host.up, down=down or host.down)
 
 
 def _link(fabric: Fabric, source: str, target: str) -> LinkCosts:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, assert_never
 
+from brigade.coordinator.costs import COSTS_NAME
 from brigade.lab import events as ev
+from brigade.lab.assumed import Assumption
 from brigade.lab.fleet import Fleet, Member, OwnMember
 from brigade.lab.hosts import Place
 from brigade.lab.link_choice import open_links
@@ -65,16 +67,27 @@ Happening = Line | Ended | Interrupted
 class Experiment:
     """One run of a scenario in a directory of its own."""
 
-    def __init__(self, scenario: Scenario, directory: Path, watcher: Watcher, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        directory: Path,
+        watcher: Watcher,
+        seed: int | None = None,
+        assumption: Assumption | None = None,
+    ) -> None:
         self._scenario = scenario
         self._directory = directory
         self._watcher = watcher
         self._timeline = ev.Timeline(scenario.events)
         self._hosts = {host.name: host for host in scenario.hosts}
+        self._assumption = assumption  # None: nodes measure
+        self._slowed: dict[str, float] = {}  # what has become of hosts
+        self._rates: dict[str, tuple[str | None, str | None]] = {}
         self._present = set(scenario.starting())  # who should be running
         self._nodes: dict[str, Member] = {}
         self._coordinator: OwnMember | None = None
         self._listening = False
+        self._gathered = False  # enough nodes have joined: whoever comes now is a spare
         self._returning = False  # the coordinator was killed and will come back
         self._stopping_since: float | None = None
         self._finished = False
@@ -118,17 +131,26 @@ class Experiment:
     async def _lead(self, *, resume: bool) -> None:
         """Start the coordinator."""
         place = self._links.places[COORDINATOR]
-        self._listening = self._returning = False
+        self._listening = self._gathered = self._returning = False
         self._coordinator = await self._fleet.start(
             "the coordinator",
             *(PROGRAM, "up", self._scenario.run.path, "--json", "--end-with-stdin"),
             *("--listen", place.listen, "--advertise", place.outer_host, "--output-dir", self.run_dir),
             *(["--resume"] if resume else []),
+            *self._costs(),
             output=None,
             errors=self._directory / "coordinator.txt",
             behind=self._links.command(COORDINATOR, []),
         )
         self._spawn(self._read(self._coordinator))
+
+    def _costs(self) -> list[str | Path]:
+        """Return the option that tells the coordinator what hosts and links cost as they are now."""
+        if self._assumption is None:
+            return []
+        path = (self._directory / COSTS_NAME).absolute()
+        path.write_bytes(self._assumption.costs(self._slowed, self._rates).to_json())
+        return ["--costs", path]
 
     async def _start_node(self, host: HostSpec) -> None:
         """Start the node of a host once its last life has ended."""
@@ -157,10 +179,13 @@ class Experiment:
         return (self._directory / NODES_DIR / f"{host}.speed").absolute()
 
     async def _start_missing(self) -> None:
+        """Start who should run, at first only as many as the run waits for: who takes part must not be a race."""
         for name, host in self._hosts.items():
             node = self._nodes.get(name)
             if self._listening and name in self._present and (node is None or not node.runs):
-                await self._start_node(host)
+                running = sum(each.runs and not each.suspended for each in self._nodes.values())
+                if self._gathered or running < self._scenario.run.spec.pipeline.nodes:
+                    await self._start_node(host)
 
     async def _read(self, coordinator: OwnMember) -> None:
         stdout = coordinator.process.stdout
@@ -227,6 +252,9 @@ class Experiment:
             case "step":
                 self._stepped(facts)
                 await self._tell_timeline(ev.StepsCommitted(facts["step"]))
+            case "note" if facts["kind"] == "profiling":
+                self._gathered = True
+                await self._start_missing()
             case "note" if facts["kind"] == "training":
                 if self.observed.began_at is None:
                     self.observed.began_at = self._loop.time()
@@ -310,12 +338,15 @@ class Experiment:
             case ev.WakeNode(host):
                 self._with_node(host, Member.wake)
             case ev.SlowNode(host, factor):
+                self._slowed[host] = factor
                 self._speed_path(host).write_text(self._speed(host).slowed(factor).text(), encoding="utf-8")
             case ev.CutLink(host, other, both, reset):
                 await self._links.order(Cut(host, other, both=both, state="reset" if reset else "silent"))
             case ev.HealLink(host, other):
                 await self._links.order(Heal(host, other))
             case ev.SetRates(host, up, down):
+                before = self._rates.get(host, (None, None))
+                self._rates[host] = (up or before[0], down or before[1])
                 await self._links.order(ChangeRate(host, up, down))
             case ev.KillCoordinator():
                 if self._coordinator is not None and self._coordinator.runs:
@@ -356,7 +387,8 @@ def run_experiment(scenario: Scenario, directory: Path, watcher: Watcher, seed: 
 
     Raises BrigadeError when it could not begin.
     """
-    experiment = Experiment(scenario, directory, watcher, seed)
+    assumption = Assumption(scenario) if scenario.spec.costs == "assumed" else None
+    experiment = Experiment(scenario, directory, watcher, seed, assumption)
     observed = asyncio.run(experiment.carry_out())
     if observed.exit_code == 2:
         said = (directory / "coordinator.txt").read_text(encoding="utf-8", errors="replace").strip()

@@ -151,6 +151,7 @@ class ScenarioSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     seed: Natural = 0  # of everything that is drawn: jitter, loss
     run: str = "run.toml"  # the run file of the job, relative to this file
     links: LinksKind = "relay"  # namespaces: real TCP over shaped devices; needs root
+    costs: Literal["assumed", "measured"] = "assumed"  # what plans are made of: this file, or what nodes measure
     limit_s: Positive = 600.0  # the experiment is ended by then
     resume: bool = True  # take the run up again when it fails because of a node, as long as enough hosts are there
     host: tuple[HostSpec, ...]
