@@ -22,6 +22,8 @@ def show_status(status: Status, console: Console) -> None:
 
     for line in headline(status):
         say(line)
+    if status["limited_by"]:
+        console.print(Text(harmless(f"limited by {status['limited_by']}")))
     if status["stages"]:
         say("")
         console.print(stage_table(status))

@@ -55,6 +55,7 @@ def recorded_status(run_dir: Path) -> dict[str, Any]:
         "unit": "",
         "usual_step_s": usual([commit.duration_s for commit in commits[-RECENT_STEPS:]]),
         "predicted_step_s": plan and predicted_step_s(plan),
+        "limited_by": "",  # that takes what links carry
         "step_s": last and round(last.duration_s, 4),
         "time_left_s": None,
         "checkpoint_steps": sealed[-1] if sealed else None,

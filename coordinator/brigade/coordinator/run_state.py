@@ -86,6 +86,7 @@ class Line:
     parameters: dict[int, int] = field(default_factory=dict)  # count by stage, once it stands
     storing: Commit | None = None
     totals: list[StageStatistics] = field(default_factory=list)  # by stage, over all steps of this plan
+    steps: int = 0  # in `totals`
 
     def name_stage(self, stage: int) -> str:
         """Return, for a person, who holds which blocks."""

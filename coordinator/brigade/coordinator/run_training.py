@@ -81,6 +81,7 @@ def go_on_after_commit(run: RunState, news: News, now: float) -> Outcome:
     line.storing = None
     run.tally.add(commit)
     line.totals = [_sum(a, b) for a, b in zip(line.totals, commit.statistics, strict=True)]
+    line.steps += 1
     outcome: Outcome = []
     if commit.skipped:
         text = f"step {commit.step} changed nothing: its gradient was not finite"

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from brigade.coordinator.pace import describe_limit
 from brigade.coordinator.run_state import Line, RunState
 from brigade.coordinator.run_table import State
 from brigade.coordinator.wording import show_duration
@@ -40,6 +41,7 @@ def describe_run(run: RunState, now: float) -> dict[str, Any]:
         "unit": unit,
         "usual_step_s": _rounded(tally.usual_step_s, 4),
         "predicted_step_s": None if run.line is None else predicted_step_s(run.line.plan),
+        "limited_by": _limited_by(run),
         "step_s": None if commit is None else round(commit.duration_s, 4),
         "time_left_s": _rounded(tally.time_left_s(max_steps)) if not run.state.over else None,
         "checkpoint_steps": tally.sealed_steps,
@@ -53,6 +55,14 @@ def describe_run(run: RunState, now: float) -> dict[str, Any]:
             for at, note in run.notes
         ],
     }
+
+
+def _limited_by(run: RunState) -> str:
+    line = run.line
+    if line is None:
+        return ""
+    links = {} if run.survey is None else run.survey.links
+    return describe_limit(line.plan, line.totals, links, line.steps, run.tally.usual_step_s)
 
 
 def _stages(run: RunState, line: Line) -> list[dict[str, Any]]:

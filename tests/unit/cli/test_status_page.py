@@ -56,6 +56,7 @@ def status():
         "unit": "tokens",
         "usual_step_s": 0.2,
         "predicted_step_s": 0.15,
+        "limited_by": "the device of ada: 93% of what this fleet can do",
         "step_s": 0.2,
         "time_left_s": 61.0,
         "checkpoint_steps": 100,
@@ -122,6 +123,7 @@ def test_the_page_shows_progress_stages_links_and_nodes(status):
         "quickstart: training, 120 of 400 steps done",
         "loss 2.5000, validation loss 2.7500 after step 100, checkpoint after step 100",
         "10,240 tokens/s, a step takes 200 ms (predicted: 150 ms), 1:01 left",
+        "limited by the device of ada: 93% of what this fleet can do",
         "",
         "stage  node       blocks  compute  waiting  at step end",
         "    0  ada        0-1         50%      25%          10%",
@@ -159,7 +161,7 @@ def test_no_line_is_wider_than_a_small_terminal_and_no_row_takes_two(status):
     assert max(map(len, lines)) <= 80
     for part in ("int8:block=64", "waits for activation 12 from sta"):
         assert sum(part in line for line in lines) >= 2, part
-    assert len(lines) == 3 + 1 + 4 + 1 + 5 + 2 + 1 + 4
+    assert len(lines) == 4 + 1 + 4 + 1 + 5 + 2 + 1 + 4
 
 
 def test_classifiers_have_samples_and_one_step_is_one_step(status):

@@ -142,6 +142,8 @@ def test_the_owner_is_told_how_the_run_is():
     assert status["events"][-1]["text"]
     assert (status["unit"], status["waiting_for"]) == ("tokens", "")
     assert status["stages"][1]["back_link_bytes_per_s"] == 1e6
+    assert status["limited_by"] == ""  # these nodes compute in no time
+    assert world.core.run.line.steps == 5
 
 
 def test_a_step_that_takes_long_says_whom_it_waits_for_and_a_usual_one_does_not():
