@@ -19,7 +19,7 @@ from brigade.lab.scenario_spec import COORDINATOR
 
 MOST_IN_A_ROW = 12
 MOST_WITH_LABELS = 16  # stages; with more the numbers are told by hovering only
-ROW_PX, COORDINATOR_PX, SPARES_PX = 190, 90, 90
+ROW_PX, COORDINATOR_PX, SPARES_PX, FOOT_PX = 190, 90, 90, 40
 NODE_PX = 34
 THINNEST_PX, THICKEST_PX = 1.2, 7.0
 BEND, BEND_MOST_PX = 0.24, 44.0  # to the left of a link's direction: by its length, and at most
@@ -125,7 +125,7 @@ def _places(stages: Sequence[str], spares: Sequence[str]) -> tuple[Mapping[str, 
     rows = max(1, math.ceil(len(stages) / MOST_IN_A_ROW))
     in_row = math.ceil(len(stages) / rows) if stages else 1
     spare_rows = math.ceil(len(spares) / MOST_IN_A_ROW)
-    height = COORDINATOR_PX + rows * ROW_PX + spare_rows * SPARES_PX
+    height = COORDINATOR_PX + rows * ROW_PX + spare_rows * SPARES_PX + FOOT_PX
     gap = (WIDTH - 20) / in_row
     places: dict[str, Place] = {COORDINATOR: ((WIDTH - 20) / 2, height - 25)}
     for index, name in enumerate(stages):
@@ -135,7 +135,7 @@ def _places(stages: Sequence[str], spares: Sequence[str]) -> tuple[Mapping[str, 
     for index, name in enumerate(spares):
         row, column = divmod(index, MOST_IN_A_ROW)
         count = min(MOST_IN_A_ROW, len(spares) - row * MOST_IN_A_ROW)
-        places[name] = ((column + 0.5) * (WIDTH - 20) / count, (spare_rows - row - 0.35) * SPARES_PX)
+        places[name] = ((column + 0.5) * (WIDTH - 20) / count, FOOT_PX + (spare_rows - row - 0.35) * SPARES_PX)
     return places, height
 
 

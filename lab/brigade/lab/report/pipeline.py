@@ -8,12 +8,13 @@ from typing import NamedTuple
 from plotly import graph_objects as go
 
 from brigade.lab.report.reported import Reported
-from brigade.lab.report.style import BLACK, BLUE, DARK, GREEN, ORANGE, PURPLE, SKY, YELLOW, arrange
+from brigade.lab.report.style import BLACK, BLUE, DARK, GREEN, ORANGE, PURPLE, SKY, WIDTH, YELLOW, arrange
 from brigade.lab.report.waits import stage_label
 from brigade.node.timeline import COMPUTE_KINDS, Action, StageLife
 
 MOST_STEPS = 2
 MOST_ACTIONS = 9_000  # of all kinds; a browser takes longer to draw more
+OUTLINED_PX = 6  # narrower bars would be nothing but outline
 MOST_LINES = 1_500  # messages that are drawn unasked
 COMPUTE_HEIGHT, CODEC_HEIGHT, CODEC_PLACE = 0.56, 0.14, 0.36  # of a row
 
@@ -148,11 +149,15 @@ def _look_of(action: Action) -> str:
 
 
 def _bars(shown: LastSteps, look: Look, of_look: Sequence[tuple[int, Action]]) -> go.Bar:
+    shortest_s = OUTLINED_PX / WIDTH * (shown.end_s - shown.begin_s)
     place, height = (CODEC_PLACE, CODEC_HEIGHT) if look.thin else (-0.05, COMPUTE_HEIGHT)
     return go.Bar(
         orientation="h", name=look.title, base=[action.begin_s - shown.begin_s for _, action in of_look],
         x=[action.end_s - action.begin_s for _, action in of_look], y=[stage + place for stage, _ in of_look],
-        width=height, marker={"color": look.colour, "line": {"color": "white", "width": 0.6 if look.text else 0}},
+        width=height, marker={"color": look.colour, "line": {
+            "color": "white",
+            "width": [0.6 if look.text and each.end_s - each.begin_s > shortest_s else 0 for _, each in of_look],
+        }},
         text=[str(action.index) if look.text and action.index >= 0 else "" for _, action in of_look],
         textposition="inside", insidetextanchor="middle", textangle=0, constraintext="inside",
         insidetextfont={"color": look.text or "black", "size": 10},

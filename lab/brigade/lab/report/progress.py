@@ -13,8 +13,9 @@ from brigade.lab.report.style import GREY, RUN_COLOURS, arrange, plain, run_line
 from brigade.lab.result import Point, Result
 
 MEAN_OF_STEPS = 5  # in the thick line of the speed
+LATEST_EVENTS = 1.02  # of the time axis
 NEAREST_EVENTS = 0.022  # of the width: beside events that are nearer there is no room for a number
-MARK = "#A8A8A8"
+MARK = "#777777"
 LONGEST_TITLE = 11  # beside the strip of events
 STRIP_PX, PANEL_PX, MARGINS_PX = 24, 270, 150
 
@@ -77,7 +78,7 @@ def over_time(runs: Sequence[Reported]) -> go.Figure:
         figure.add_trace(trace, row=2, col=1)
     arrange(figure, strip + 2 * PANEL_PX + MARGINS_PX)
     last = max((seconds_of(run.result) for run in runs), default=1.0)
-    figure.update_xaxes(range=[-0.012 * last, last * 1.01], showticklabels=True)
+    figure.update_xaxes(range=[-0.012 * last, last * LATEST_EVENTS], showticklabels=True)
     figure.update_xaxes(showticklabels=False, ticks="", showgrid=False, showline=False, row=1, col=1)
     figure.update_xaxes(title_text="time since training began (s)", row=3, col=1)
     figure.update_yaxes(
@@ -111,8 +112,8 @@ def over_tokens(runs: Sequence[Reported]) -> go.Figure:
 
 
 def seconds_of(result: Result) -> float:
-    """Return how long the time axis of a result is."""
-    last = max((at_s for _, at_s, _ in during(result)), default=0.0)
+    """Return how long the time axis of a result is; how the processes of a run that finished end is of no interest."""
+    last = max((at_s for _, at_s, _ in during(result)), default=0.0) if result.exit_code != 0 else 0.0
     return max(result.seconds, last, *(point.at_s for point in result.loss.curve), 1e-3)
 
 
@@ -185,7 +186,7 @@ def _speed_lines(runs: Sequence[Reported], index: int) -> Iterator[go.Scatter]:
 
 def _event_marks(index: int, runs: Sequence[Reported]) -> go.Scatter:
     result = runs[index].result
-    events = during(result)
+    events = [event for event in during(result) if event[1] <= LATEST_EVENTS * seconds_of(result)]
     room = NEAREST_EVENTS * max(seconds_of(run.result) for run in runs)
     labels = _numbers(events, room)
     return go.Scatter(
