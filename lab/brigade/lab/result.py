@@ -83,6 +83,7 @@ class Result(Struct, frozen=True, kw_only=True):
     """See the module."""
 
     version: int
+    predicted: bool = False  # nothing ran
     scenario: str
     seed: int
     exit_code: int | None
@@ -107,6 +108,7 @@ class Result(Struct, frozen=True, kw_only=True):
     events: tuple[tuple[float, str], ...]
     relay_late_mean_s: float
     relay_late_most_s: float
+    predicted: bool = False  # nothing ran: losses are not known
 
     def to_json(self) -> bytes:
         """Return the result as indented JSON."""

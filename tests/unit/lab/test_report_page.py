@@ -140,3 +140,11 @@ def test_the_headline_is_one_sentence():
         "Limited by the uplink of node-0, 10 Mbit/s: 50% of what this fleet can do."
     )
     assert headline(made_up_result(bound_tokens_per_s=None, limited_by="")) == "1,000 target tokens/s."
+
+
+def test_a_prediction_is_called_one():
+    result = made_up_result(predicted=True, exit_code=None, wire=changed(made_up_result().wire, routes=(), bytes=0))
+    text = " ".join(shape_of([replace(made_up(), result=result)]).text)
+    assert "predicted, not run" in text
+    assert "Predicted: 1,000 target tokens/s" in text
+    assert "did not end" not in text

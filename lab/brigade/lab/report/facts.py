@@ -32,11 +32,11 @@ def _number(value: float | None, form: str = ",.0f", unit: str = "") -> str:
 
 
 def _kind(result: Result) -> str:
-    return "predicted, not run" if getattr(result, "predicted", False) else "measured"
+    return "predicted, not run" if result.predicted else "measured"
 
 
 def _ended(result: Result) -> str:
-    if result.exit_code == 0 or getattr(result, "predicted", False):
+    if result.exit_code == 0 or result.predicted:
         return "finished"
     code = "the coordinator did not end" if result.exit_code is None else f"exit code {result.exit_code}"
     return f"{code}: {result.reason}" if result.reason else code

@@ -37,7 +37,7 @@ def report_page(runs: Sequence[Reported]) -> str:
 
 def headline(result: Result) -> str:
     """Return the one sentence that matters."""
-    speed = f"{result.tokens_per_s:,.0f} target tokens/s"
+    speed = f"{'Predicted: ' if result.predicted else ''}{result.tokens_per_s:,.0f} target tokens/s"
     if result.bound_tokens_per_s is not None:
         speed += f", where these stages could do {result.bound_tokens_per_s:,.0f} at best"
     return f"{speed}. Limited by {result.limited_by}." if result.limited_by else f"{speed}."
