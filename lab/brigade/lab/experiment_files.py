@@ -31,7 +31,8 @@ def read_experiment(path: Path) -> Reported:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
     result = parse_result(data, str(file))
     lives = tuple(read_timelines(file.parent))
-    return Reported(title=result.scenario, result=result, lives=lives, place=str(file.parent))
+    title = f"{result.scenario}, predicted" if result.predicted else result.scenario
+    return Reported(title=title, result=result, lives=lives, place=str(file.parent))
 
 
 def read_timelines(directory: Path) -> list[StageLife]:

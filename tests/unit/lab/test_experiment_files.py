@@ -29,6 +29,11 @@ def test_result_and_timelines_are_read(directory, named):
     assert (run.title, run.place) == ("made-up", str(directory))
 
 
+def test_a_prediction_has_a_title_of_its_own(tmp_path):
+    (tmp_path / "result.json").write_bytes(made_up_result(2, predicted=True).to_json())
+    assert read_experiment(tmp_path).title == "made-up, predicted"
+
+
 def test_the_trace_lies_beside_the_result(directory):
     path = write_trace(read_experiment(directory))
     assert path == directory / TRACE_NAME

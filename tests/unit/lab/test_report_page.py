@@ -143,8 +143,11 @@ def test_the_headline_is_one_sentence():
 
 
 def test_a_prediction_is_called_one():
-    result = made_up_result(predicted=True, exit_code=None, wire=changed(made_up_result().wire, routes=(), bytes=0))
+    nothing = Losses(first=None, last=None, validation=None, curve=(Point(1, 1.0, 10, None),), held_out=())
+    wire = changed(made_up_result().wire, routes=(), bytes=0)
+    result = made_up_result(predicted=True, exit_code=None, wire=wire, loss=nothing)
     text = " ".join(shape_of([replace(made_up(), result=result)]).text)
     assert "predicted, not run" in text
     assert "Predicted: 1,000 target tokens/s" in text
     assert "did not end" not in text
+    assert "No loss is known." in text

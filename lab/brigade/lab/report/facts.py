@@ -171,7 +171,8 @@ EXPLANATIONS = (
 def facts_table(runs: Sequence[Reported]) -> str:
     """Return one column of facts for each run."""
     head = f"<thead><tr><th></th>{''.join(f'<th>{escape(run.title)}</th>' for run in runs)}</tr></thead>"
-    rows = []
+    places = "".join(f"<td>{escape(run.place)}</td>" for run in runs)
+    rows = [f'<tr><th scope="row">lies in</th>{places}</tr>'] if any(run.place for run in runs) else []
     for fact in FACTS:
         name = f'<a href="#how-{fact.explained}">{escape(fact.name)}</a>' if fact.explained else escape(fact.name)
         cells = "".join(f"<td>{escape(fact.of(run.result))}</td>" for run in runs)

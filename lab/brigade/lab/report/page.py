@@ -57,7 +57,10 @@ def _body(runs: Sequence[Reported], title: str) -> Iterator[str]:
     )
     yield _plot(over_time(runs), "over-time")
     yield "<h2>Loss against tokens</h2>"
-    yield _plot(over_tokens(runs), "over-tokens")
+    if any(point.loss is not None for run in runs for point in run.result.loss.curve):
+        yield _plot(over_tokens(runs), "over-tokens")
+    else:
+        yield "<p>No loss is known.</p>"
     for index, run in enumerate(runs):
         yield from _figures_of_one(run, index, f"{run.title}: " if several else "")
     yield "<h2>How it was measured</h2>"
