@@ -108,7 +108,6 @@ class Result(Struct, frozen=True, kw_only=True):
     events: tuple[tuple[float, str], ...]
     relay_late_mean_s: float
     relay_late_most_s: float
-    predicted: bool = False  # nothing ran: losses are not known
 
     def to_json(self) -> bytes:
         """Return the result as indented JSON."""
