@@ -86,7 +86,8 @@ def keep_spare(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG00
     """React to a node that came when the others had begun."""
     assert news.member is not None
     text = f"node {news.member.name} joined as a spare: the run had begun"
-    told = StandBy(generation=run.generation, reason="the run had begun when it joined")
+    coming = max(0, run.generation)  # the first plan may still be in the making
+    told = StandBy(generation=coming, reason="the run had begun when it joined")
     note = Note(kind="joined", text=text, node=news.member.name)
     return [note, Tell(connection=news.member.control, message=told)]
 

@@ -8,6 +8,7 @@ from tests.unit.coordinator.scripted_node import even_plan, make_spec
 from brigade.coordinator.run_events import MakePlan, PlanMade
 from brigade.coordinator.run_table import State
 from brigade.wire import messages as m
+from brigade.wire.encoding import decode, encode
 
 
 def loading_world():
@@ -69,3 +70,16 @@ def test_a_node_that_the_plan_leaves_out_is_told_so_and_why():
         "bob": [],
         "cleo": [m.StandBy(generation=0, reason="the plan uses 2 of 3 nodes (two are as fast)")],
     }
+
+
+def test_a_spare_that_comes_before_the_first_plan_is_told_so_in_a_message_that_can_be_sent():
+    world = World()
+    for name in ("ada", "bob"):
+        world.node(name).silent = True  # never done with its measurements
+        world.nodes[name].join()
+    world.settle()
+    assert world.core.state is State.PROFILING
+    (cleo,) = world.join("cleo")
+    world.settle()
+    (told,) = (order for order in cleo.orders if isinstance(order, m.StandBy))
+    assert decode(encode(told)) == told
