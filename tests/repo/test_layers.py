@@ -48,7 +48,7 @@ EDGES = {
     "mouthpiece progress record run_directory store",
     "lab": "assumed contest examine experiment_files fleet link_choice measuring namespace_delay namespace_entry "
     "namespace_links namespace_record nursery nursery_handle precise_loop relay relay_flow relay_handle "
-    "relay_process rival_pipelining rival_plain rival_training runner",
+    "relay_process rival_pipelining rival_plain rival_training runner simulated",
     "cli": "*",  # a command line is nothing but an edge
 }
 

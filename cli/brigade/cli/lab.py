@@ -40,6 +40,10 @@ Links = Annotated[
         help="How hosts are joined, whatever the scenario says: `namespaces` is real TCP and needs root.",
     ),
 ]
+Simulate = Annotated[
+    bool,
+    typer.Option("--simulate", help="Predict what would come out, in seconds; no process starts, no loss is known."),
+]
 Directory = Annotated[
     Path | None,
     typer.Option("--output-dir", metavar="DIR", help="Where it goes; runs/NAME, or the next free name, when absent."),
@@ -52,6 +56,7 @@ def lab(
     report_file: ReportFile = None,
     seed: Seed = None,
     links: Links = None,
+    simulate: Simulate = False,
     directory: Directory = None,
     quiet: Quiet = False,
 ) -> None:
@@ -66,6 +71,7 @@ def lab(
     from brigade.lab.experiment_files import RESULT_NAME, read_experiment, require_plots, write_report, write_trace
     from brigade.lab.runner import RUN_DIR, run_experiment
     from brigade.lab.scenario import read_scenario
+    from brigade.lab.simulated import simulate_experiment
 
     console = Console(quiet=quiet, highlight=False, soft_wrap=True)
     if report_file is not None:
@@ -74,24 +80,28 @@ def lab(
     if links is not None:
         scenario = scenario.over(links.value)
     place = new_directory(directory, scenario.spec.name)
-    console.print(
-        f"{scenario.spec.name}: {len(scenario.hosts)} hosts start on this machine; everything lies in {place}."
-    )
-    with LabProgress(console, scenario.run.spec.training.max_steps) as progress:
-        observed = run_experiment(scenario, place, progress, seed)
-    result = examine(scenario, place / RUN_DIR, observed)
+    if simulate:
+        result = simulate_experiment(scenario, place, seed)
+    else:
+        console.print(
+            f"{scenario.spec.name}: {len(scenario.hosts)} hosts start on this machine; everything lies in {place}."
+        )
+        with LabProgress(console, scenario.run.spec.training.max_steps) as progress:
+            observed = run_experiment(scenario, place, progress, seed)
+        result = examine(scenario, place / RUN_DIR, observed)
     for path in filter(None, (place / RESULT_NAME, result_file)):
         path.write_bytes(result.to_json())
     experiment = read_experiment(place)
     write_trace(experiment)
     show(result, console)
-    console.print(f"What each process said, result.json, and trace.json for ui.perfetto.dev lie in {place}.")
+    said = "Costs and timelines as predicted" if simulate else "What each process said"
+    console.print(f"{said}, result.json, and trace.json for ui.perfetto.dev lie in {place}.")
     if report_file is not None:
         write_report([experiment], report_file)
         console.print(f"The report is {report_file}.")
-    if observed.exit_code != 0:
-        typer.echo(f"brigade: the run did not finish: {observed.reason or 'see its output'}", err=True)
-        raise typer.Exit(1 if observed.exit_code is None or observed.exit_code < 0 else observed.exit_code)
+    if result.exit_code != 0:
+        typer.echo(f"brigade: the run did not finish: {result.reason or 'see its output'}", err=True)
+        raise typer.Exit(1 if result.exit_code is None or result.exit_code < 0 else result.exit_code)
 
 
 def new_directory(wanted: Path | None, name: str) -> Path:

@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from brigade.coordinator.costs import COSTS_NAME, read_costs
+from msgspec.structs import replace
+
+from brigade.coordinator.costs import COSTS_NAME, Costs, read_costs
 from brigade.coordinator.record import stage_totals
 from brigade.coordinator.run_events import Commit
 from brigade.coordinator.store import STORE_NAME, Store
@@ -13,8 +15,10 @@ from brigade.lab.best_bound import best_period_s
 from brigade.lab.bound import Bound, bound_of, narrowest_rates
 from brigade.lab.experiment_files import read_timelines
 from brigade.lab.observed import Observed
+from brigade.lab.predict import Prediction
 from brigade.lab.result import RESULT_VERSION, Ledger, LinkUse, Losses, Point, Result, StageWaits, Wire
 from brigade.lab.scenario import Scenario
+from brigade.node.timeline import StageLife
 from brigade.partition.batching import Batching
 from brigade.partition.limits import Limit, Pace, find_limit
 from brigade.wire.plan import Plan
@@ -25,7 +29,6 @@ DIGITS = 4  # of seconds and shares
 
 def examine(scenario: Scenario, run_dir: Path, observed: Observed) -> Result:
     """Return the result of an experiment from what was seen and from what lies in and beside the run's directory."""
-    spec = scenario.run.spec
     plan: Plan | None = None
     commits: list[Commit] = []
     held_out: list[tuple[int, float | None]] = []
@@ -33,12 +36,33 @@ def examine(scenario: Scenario, run_dir: Path, observed: Observed) -> Result:
         with Store(run_dir / STORE_NAME, readonly=True) as store:
             plan, commits = store.latest_plan(), list(store.commits())
             held_out = [(each.step + 1, each.loss) for each in store.evaluations()]
+    costs = read_costs(run_dir / COSTS_NAME, scenario.run).costs if (run_dir / COSTS_NAME).is_file() else None
+    return conclude(scenario, plan, commits, held_out, read_timelines(run_dir.parent), observed, costs)
+
+
+def examine_prediction(scenario: Scenario, prediction: Prediction, costs: Costs) -> Result:
+    """Return the result that an experiment is predicted to have."""
+    plan, commits, lives, observed = prediction.plan, prediction.commits, prediction.lives, prediction.observed
+    return replace(conclude(scenario, plan, commits, [], lives, observed, costs), predicted=True)
+
+
+def conclude(
+    scenario: Scenario,
+    plan: Plan | None,
+    commits: Sequence[Commit],
+    held_out: Sequence[tuple[int, float | None]],
+    lives: Sequence[StageLife],
+    observed: Observed,
+    costs: Costs | None,
+) -> Result:
+    """Return the result of an experiment from all that is known of it: the last plan, the ledger, the timelines."""
+    spec = scenario.run.spec
     tokens, seconds = sum(commit.tokens for commit in commits), max((seen.at_s for seen in observed.steps), default=0.0)
     tokens_per_s = tokens / seconds if seconds > 0 else 0.0
     rate_of = narrowest_rates(scenario.hosts, scenario.spec.pair)
-    times = attribute(read_timelines(run_dir.parent), rate_of)
+    times = attribute(lives, rate_of)
     bound = _bound(scenario, plan, commits)
-    best_tokens_per_s = _best_tokens_per_s(scenario, run_dir, plan, commits, bound)
+    best_tokens_per_s = _best_tokens_per_s(scenario, costs, plan, commits, bound)
     limit = _limit(bound, plan, times, len(commits), seconds, tokens_per_s, best_tokens_per_s)
     losses = [commit.loss for commit in commits]
     traffic = observed.traffic
@@ -113,13 +137,11 @@ def _bound(scenario: Scenario, plan: Plan | None, commits: Sequence[Commit]) -> 
 
 
 def _best_tokens_per_s(
-    scenario: Scenario, run_dir: Path, plan: Plan | None, commits: Sequence[Commit], bound: Bound | None
+    scenario: Scenario, costs: Costs | None, plan: Plan | None, commits: Sequence[Commit], bound: Bound | None
 ) -> float | None:
     """Return the bound over all pipelines, of which the one that ran is one; None when no costs were noted."""
-    file = run_dir / COSTS_NAME
-    if bound is None or plan is None or not file.is_file():
+    if bound is None or plan is None or costs is None:
         return None
-    costs = read_costs(file, scenario.run).costs
     period_s = best_period_s(costs, scenario.run.spec.compression, scenario.hosts, scenario.spec.pair)
     if period_s is None:
         return None
