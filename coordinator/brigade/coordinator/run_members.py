@@ -89,13 +89,38 @@ def clean_name(text: str) -> str:
     return name or "node"
 
 
-def free_name(wanted: str, taken: set[str]) -> str:
-    """Return `wanted`, or the first of `wanted-2`, `wanted-3`, ... that nobody has."""
-    name, number = wanted, 1
-    while name in taken:
-        number += 1
-        name = f"{wanted}-{number}"
-    return name
+class Names:
+    """The names that are taken; gives out `wanted`, or the first of `wanted-2`, `wanted-3`, ... that nobody has."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._tried: dict[str, int] = {}  # by wanted name: smaller numbers are taken or given back
+        self._given_back: dict[str, set[int]] = {}
+
+    def take(self, wanted: str) -> str:
+        """Return a free name, which is taken from now on."""
+        name = wanted if wanted not in self._taken else self._numbered(wanted)
+        self._taken.add(name)
+        return name
+
+    def give_back(self, name: str) -> None:
+        """Take note that nobody has a name any more."""
+        self._taken.discard(name)
+        wanted, _, number = name.rpartition("-")
+        if number.isdecimal() and int(number) < self._tried.get(wanted, 0):
+            self._given_back.setdefault(wanted, set()).add(int(number))
+
+    def _numbered(self, wanted: str) -> str:
+        given_back = self._given_back.get(wanted, set())
+        while given_back:
+            given_back.remove(number := min(given_back))
+            if (name := f"{wanted}-{number}") not in self._taken:
+                return name
+        number = self._tried.get(wanted, 2)
+        while (name := f"{wanted}-{number}") in self._taken:
+            number += 1
+        self._tried[wanted] = number + 1
+        return name
 
 
 def usable_device(hello: Hello) -> DeviceReport:

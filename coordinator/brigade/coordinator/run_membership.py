@@ -6,6 +6,7 @@ A core without I/O. Every method returns, in order, what to do and what is new a
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from brigade.coordinator.deadlines import Deadlines
 from brigade.coordinator.run_events import ConnectionOpened, HangUp, Note, RunCommand, StoreNode, StoreRevocation, Tell
 from brigade.coordinator.run_members import (
     CLOSED_GRACE_S,
@@ -13,11 +14,11 @@ from brigade.coordinator.run_members import (
     Known,
     Member,
     MembershipNews,
+    Names,
     NodeGone,
     NodeJoined,
     clean_name,
     data_endpoint,
-    free_name,
     usable_device,
 )
 from brigade.wire.admission import Admission
@@ -58,7 +59,11 @@ class Membership:
         self._by_control: dict[int, str] = {}
         self._closed_to: str | None = None
         self._refusals = RefusalFilter()
+        self._names = Names()
         self.members: dict[str, Member] = {}
+        self._silences = Deadlines(self._lost_at)  # by node id
+        self._greetings = Deadlines(self._ungreeted.get)  # by connection
+        self._decisions = Deadlines(self._decided_at)  # of challenges, by node id
 
     # --- questions ----------------------------------------------------------------------------------------------
 
@@ -79,10 +84,8 @@ class Membership:
 
     def next_deadline(self) -> float | None:
         """Return when the next node, newcomer or challenge is decided by silence."""
-        times = [member.lost_at(self._silence_limit_s) for member in self.members.values()]
-        times += self._ungreeted.values()
-        times += [challenge.decided_at for challenge in self._challenges.values()]
-        return min(times, default=None)
+        times = (self._silences.next(), self._greetings.next(), self._decisions.next())
+        return min((at for at in times if at is not None), default=None)
 
     # --- what happens -------------------------------------------------------------------------------------------
 
@@ -91,18 +94,21 @@ class Membership:
         self._connections[event.connection] = event
         if event.socket == "control" and event.public_key != self._door.coordinator_key:
             self._ungreeted[event.connection] = now + GREETING_LIMIT_S
+            self._greetings.set(event.connection)
         return []
 
     def closed(self, connection: int, now: float) -> Outcome:
         """Take note that a connection is gone; its node gets a short grace to show that it lives."""
-        self._connections.pop(connection, None)
+        opened = self._connections.pop(connection, None)
         self._ungreeted.pop(connection, None)
-        self._challenges = {
-            node_id: challenge for node_id, challenge in self._challenges.items() if challenge.connection != connection
-        }
+        if opened is not None:
+            challenge = self._challenges.get(opened.node_id)
+            if challenge is not None and challenge.connection == connection:
+                del self._challenges[opened.node_id]
         node_id = self._by_control.pop(connection, None)
         if node_id is not None and node_id in self.members:
             self.members[node_id].closed_at = now
+            self._silences.set(node_id)
         return []
 
     def greeted(self, connection: int, hello: Hello, now: float) -> Outcome:
@@ -119,6 +125,7 @@ class Membership:
         if old.incarnation == hello.incarnation or old.closed_at is not None:
             return self._supersede(old, opened, hello, now)
         self._challenges[opened.node_id] = Challenge(connection, hello, now + CLOSED_GRACE_S)
+        self._decisions.set(opened.node_id)
         return []
 
     def pulsed(self, connection: int, pulse: Pulse, now: float) -> Outcome:
@@ -173,19 +180,28 @@ class Membership:
                 member.heard_at = now
                 member.closed_at = None if member.closed_at is None else now
         outcome: Outcome = []
-        for connection in [c for c, limit in self._ungreeted.items() if limit <= now]:
+        for connection in self._greetings.passed(now):
             del self._ungreeted[connection]
             outcome.append(HangUp(connection=connection, reason="no Hello within 10 s"))
-        for node_id, challenge in [item for item in self._challenges.items() if item[1].decided_at <= now]:
-            del self._challenges[node_id]
+        for node_id in self._decisions.passed(now):
+            challenge = self._challenges.pop(node_id)
             opened = self._connections.get(challenge.connection)
             if opened is not None and (old := self.members.get(node_id)) is not None:
                 outcome += self._supersede(old, opened, challenge.hello, now)
-        for member in [m for m in self.members.values() if m.lost_at(self._silence_limit_s) <= now]:
+        for node_id in self._silences.passed(now):
+            member = self.members[node_id]
             outcome += self._drop(member, member.loss(now))
         return outcome
 
     # --- inside -------------------------------------------------------------------------------------------------
+
+    def _lost_at(self, node_id: str) -> float | None:
+        member = self.members.get(node_id)
+        return None if member is None else member.lost_at(self._silence_limit_s)
+
+    def _decided_at(self, node_id: str) -> float | None:
+        challenge = self._challenges.get(node_id)
+        return None if challenge is None else challenge.decided_at
 
     def _refusal(self, opened: ConnectionOpened, hello: Hello) -> Refused | None:
         if hello.run_id != self._door.run_id:
@@ -219,10 +235,9 @@ class Membership:
         return [*self._drop(old, reason), *self._admit(opened, hello, now)]
 
     def _admit(self, opened: ConnectionOpened, hello: Hello, now: float) -> Outcome:
-        taken = {member.name for member in self.members.values()}
         member = Member(
             node_id=opened.node_id,
-            name=free_name(clean_name(hello.name), taken),
+            name=self._names.take(clean_name(hello.name)),
             public_key=opened.public_key,
             endpoint=data_endpoint(hello.advertise or opened.host, hello.data_port),
             incarnation=hello.incarnation,
@@ -231,6 +246,7 @@ class Membership:
             heard_at=now,
         )
         self.members[member.node_id] = member
+        self._silences.set(member.node_id)
         self._by_control[member.control] = member.node_id
         self._known[member.node_id] = Known(node_id=member.node_id, name=member.name, public_key=member.public_key)
         welcome = Welcome(
@@ -253,6 +269,7 @@ class Membership:
 
     def _drop(self, member: Member, reason: str, *, polite: bool = False) -> Outcome:
         del self.members[member.node_id]
+        self._names.give_back(member.name)
         outcome: Outcome = []
         if self._by_control.pop(member.control, None) is not None:
             outcome.append(HangUp(connection=member.control, reason=reason))

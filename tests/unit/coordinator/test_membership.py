@@ -1,11 +1,13 @@
 """Who is let in, who is refused and why, and who counts as gone."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.coordinator.scripted_fleet import World
 from tests.unit.coordinator.scripted_node import ScriptedNode, make_spec
 
 from brigade.coordinator.run_events import AbortAsked, ConnectionClosed, HangUp, MessageArrived, TimePassed
-from brigade.coordinator.run_members import clean_name, data_endpoint, free_name
+from brigade.coordinator.run_members import Names, clean_name, data_endpoint
 from brigade.wire import messages as m
 
 
@@ -170,9 +172,26 @@ def test_names_can_stand_in_a_table(name, clean):
     assert clean_name(name) == clean
 
 
-def test_free_names_count_up():
-    assert free_name("a", set()) == "a"
-    assert free_name("a", {"a", "a-2"}) == "a-3"
+@given(
+    st.lists(
+        st.one_of(st.sampled_from(["a", "b", "a-2", "a-3", "a-12", "a-b"]), st.integers(0, 20)), min_size=1, max_size=60
+    )
+)
+def test_names_are_the_first_that_are_free(steps):
+    """Against the definition: the wanted name, or the first number that nobody has."""
+    names, taken = Names(), []
+    for step in steps:
+        if isinstance(step, int):
+            if taken:
+                names.give_back(taken.pop(step % len(taken)))
+            continue
+        given = names.take(step)
+        expected, number = step, 1
+        while expected in taken:
+            number += 1
+            expected = f"{step}-{number}"
+        assert given == expected
+        taken.append(given)
 
 
 def test_ipv6_hosts_get_brackets():
