@@ -3,6 +3,7 @@
 Pure functions of their arguments, safe to call from several threads; nothing here knows sockets or schedules.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from brigade.wire.plan import Boundary, Plan
 
 RAW = "raw"
 TARGETS = "raw+zstd"
+LIGHT_BYTES = 2**21  # at most a fraction of a millisecond to copy
+LIGHT_TARGET_BYTES = 2**17  # as little to squeeze
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,21 @@ class Outgoing:
     def payload_bytes(self) -> int:
         """Return the bytes of all frames."""
         return sum(memoryview(frame).nbytes for frame in self.frames)
+
+
+def packs_lightly(codec: Codec, value: Any, targets: Any = None) -> bool:
+    """Tell whether packing costs less than waking another thread: tensors as they are, and few targets."""
+    return codec.text == RAW and _bytes(value) <= LIGHT_BYTES and _bytes(targets) <= LIGHT_TARGET_BYTES
+
+
+def is_light(message: Activation | Gradient, frames: Sequence[Buffer]) -> bool:
+    """Tell whether unpacking costs less than waking another thread: a short copy, and few targets."""
+    targets = message.targets.tensors if isinstance(message, Activation) else ()
+    return (
+        all(header.codec == RAW for header in message.value.tensors)
+        and sum(memoryview(frame).nbytes for frame in frames) <= LIGHT_BYTES
+        and sum(8 * math.prod(header.shape) for header in targets) <= LIGHT_TARGET_BYTES
+    )
 
 
 def pack_activation(plan: Plan, slot: Slot, parcel: Parcel, codec: Codec, seed: int) -> Outgoing:
@@ -131,6 +149,10 @@ def _pack_value(value: Any, codec: Codec, seed: int) -> tuple[ValueHeader, list[
     headers, frames = pack(leaves, codec, seed)
     raw_bytes = sum(leaf.numel() * (4 if leaf.is_floating_point() else leaf.element_size()) for leaf in leaves)
     return ValueHeader(structure=structure, tensors=headers), frames, raw_bytes
+
+
+def _bytes(value: Any) -> int:
+    return sum(leaf.nbytes for leaf in tree.flatten(value)[0])
 
 
 def _split(frames: Sequence[Buffer], value: ValueHeader, targets: ValueHeader) -> tuple[list[Buffer], list[Buffer]]:

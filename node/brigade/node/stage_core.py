@@ -4,7 +4,7 @@ A core without I/O: events in, commands out (`stage_events`). It follows the pla
 the step boundary: tied gradients, norm, the run-wide decision, update, tied weights, snapshot, evaluation, next step.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from enum import Enum
 
@@ -45,6 +45,9 @@ from brigade.wire.message_parts import Slot, StageStatistics
 from brigade.wire.messages import Evaluated, GradientsReady, StepApplied
 from brigade.wire.plan import Plan
 
+# One is computed, one waits behind it: the device goes on while the news of what it has done is on its way.
+ORDERED_AHEAD = 2
+
 
 class Phase(Enum):
     """Where a stage is within a step."""
@@ -83,7 +86,7 @@ class StageCore:
         self._gradients: set[Slot] = set()
         self._tied_gradients: set[tuple[int, str]] = set()
         self._tied_weights: set[tuple[int, str]] = set()
-        self._running: RunForward | RunBackward | None = None
+        self._ordered: deque[RunForward | RunBackward] = deque()  # not done yet; the first one is being computed
         self._decision: StepDecided | None = None
         self._statistics = StageStatistics()
         self._evaluation_next = 0
@@ -102,9 +105,9 @@ class StageCore:
 
     def doing(self) -> str:
         """Say in a few words what the stage does or waits for."""
-        if self._running is not None:
-            kind = "forward" if isinstance(self._running, RunForward) else "backward"
-            return f"{kind} of microbatch {self._running.slot.index} of step {self.step}"
+        if self._ordered:
+            kind = "forward" if isinstance(self._ordered[0], RunForward) else "backward"
+            return f"{kind} of microbatch {self._ordered[0].slot.index} of step {self.step}"
         if self.phase is Phase.COMPUTING and self._sequencer is not None and (action := self._sequencer.upcoming):
             what, side = ("activation", self.stage - 1) if action.kind == "F" else ("gradient", self.stage + 1)
             return f"waiting for the {what} of microbatch {action.index} of step {self.step} from stage {side}"
@@ -193,11 +196,12 @@ class StageCore:
         self._tied_weights = {key for key in self._tied_weights if key[0] >= step}
 
     def _computed(self, event: StageEvent) -> list[StageCommand]:
-        if not isinstance(event, ForwardDone | BackwardDone) or self._running is None:
+        if not isinstance(event, ForwardDone | BackwardDone) or not self._ordered:
             return self._impossible(event)
-        if event.slot != self._running.slot or isinstance(event, ForwardDone) != isinstance(self._running, RunForward):
+        running = self._ordered[0]
+        if event.slot != running.slot or isinstance(event, ForwardDone) != isinstance(running, RunForward):
             return self._impossible(event)
-        self._running = None
+        self._ordered.popleft()
         commands: list[StageCommand] = []
         if isinstance(event, ForwardDone):
             self.forwards += 1
@@ -207,7 +211,7 @@ class StageCore:
             self.backwards += 1
             if not self._first:
                 commands.append(SendGradient(event.slot))
-        return commands + self._advance()
+        return self._advance() + commands  # the device first: it waits, the link is asynchronous anyway
 
     def _summed(self, event: StageEvent) -> list[StageCommand]:
         assert isinstance(event, GradientsSummed)
@@ -277,20 +281,20 @@ class StageCore:
 
     def _advance_computing(self) -> list[StageCommand]:
         assert self._sequencer is not None
-        if self._running is not None:
-            return []
-        if self._sequencer.upcoming is None:
-            self.phase = Phase.SUMMING
-            followed: list[StageCommand] = [SendTiedGradients(self.step)] if self._tied.followed else []
-            return followed + self._advance_summing()
         activations = {slot.index for slot in self._activations if slot.step == self.step and not slot.evaluation}
         gradients = {slot.index for slot in self._gradients if slot.step == self.step}
-        action = self._sequencer.next(activations, gradients)
-        if action is None:
-            return []
-        slot = Slot(step=self.step, index=action.index)
-        self._running = RunForward(slot) if action.kind == "F" else RunBackward(slot)
-        return [self._running]
+        commands: list[StageCommand] = []
+        while len(self._ordered) < ORDERED_AHEAD and (action := self._sequencer.next(activations, gradients)):
+            slot = Slot(step=self.step, index=action.index)
+            self._ordered.append(RunForward(slot) if action.kind == "F" else RunBackward(slot))
+            commands.append(self._ordered[-1])
+        if self._sequencer.upcoming is None:
+            # what follows is computed behind the last microbatch; nobody has to wait until that is told to be done
+            self.phase = Phase.SUMMING
+            if self._tied.followed:
+                commands.append(SendTiedGradients(self.step))
+            commands += self._advance_summing()
+        return commands
 
     def _advance_summing(self) -> list[StageCommand]:
         wanted = {(self.step, parameter) for parameter in self._tied.owned}
@@ -320,7 +324,7 @@ class StageCore:
         return commands + self._leave_step()
 
     def _advance_evaluating(self) -> list[StageCommand]:
-        if self._running is not None or self._evaluation_next > self._evaluation_count:
+        if self._ordered or self._evaluation_next > self._evaluation_count:
             return []
         if self._evaluation_next == self._evaluation_count:
             if not self._last:
@@ -331,8 +335,8 @@ class StageCore:
         if not self._first and slot not in self._activations:
             return []
         self._evaluation_next += 1
-        self._running = RunForward(slot)
-        return [self._running]
+        self._ordered.append(RunForward(slot))
+        return [self._ordered[-1]]
 
     def _leave_step(self) -> list[StageCommand]:
         assert self._decision is not None
@@ -362,6 +366,8 @@ def _transitions() -> dict[tuple[Phase, type], Handler]:
         (Phase.WAITING, TrainingBegun): StageCore._begin,  # noqa: SLF001
         (Phase.COMPUTING, ForwardDone): StageCore._computed,  # noqa: SLF001
         (Phase.COMPUTING, BackwardDone): StageCore._computed,  # noqa: SLF001
+        (Phase.SUMMING, ForwardDone): StageCore._computed,  # noqa: SLF001
+        (Phase.SUMMING, BackwardDone): StageCore._computed,  # noqa: SLF001
         (Phase.EVALUATING, ForwardDone): StageCore._computed,  # noqa: SLF001
         (Phase.SUMMING, GradientsSummed): StageCore._summed,  # noqa: SLF001
         (Phase.DECIDING, StepDecided): StageCore._decided,  # noqa: SLF001

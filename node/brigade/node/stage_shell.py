@@ -3,30 +3,33 @@
 A shell without decisions: each command becomes work, each result an event.
 """
 
-import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
 
 from torch import Tensor
 
 from brigade.compression.codec import Codec, build_codec
 from brigade.node import stage_events as ev
+from brigade.node.autograd_stage import Gradients
 from brigade.node.microbatches import Microbatches
 from brigade.node.parcels import (
     Outgoing,
     Parcel,
+    is_light,
     pack_activation,
     pack_gradient,
     pack_tied,
+    packs_lightly,
     unpack_activation,
     unpack_gradient,
     unpack_tied,
 )
-from brigade.node.stage_compute import StageCompute
+from brigade.node.stage_compute import StageCompute, StepSums
 from brigade.node.stage_core import StageCore
 from brigade.node.stage_error import StageError
 from brigade.node.stage_work import StageWork
@@ -87,7 +90,7 @@ class StageShell:
         self._spec = spec
         self._compute = compute
         self._microbatches = microbatches
-        self._work = StageWork(compute_pool, codec_pool, timeline)
+        self._work = StageWork(compute_pool, codec_pool, timeline, self._failed)
         self._around = surroundings
         own = plan.stages[stage]
         self._forward_codec: Codec = build_codec(own.forward_codec)
@@ -98,7 +101,6 @@ class StageShell:
         self._outputs: dict[Slot, Parcel] = {}  # computed, until sent
         self._input_gradients: dict[Slot, list[Tensor | None]] = {}
         self._tied_arrived: dict[tuple[str, int, str], Tensor] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     # --- in -------------------------------------------------------------------------------------------------------
@@ -128,19 +130,18 @@ class StageShell:
         match message:
             case Activation(slot=slot):
                 self._work.passed(label("arrived_activation", slot, self.stage - 1), frames)
-                self._spawn(self._take_activation(message, frames))
+                self._take_activation(message, frames)
             case Gradient(slot=slot):
                 self._work.passed(label("arrived_gradient", slot, self.stage + 1), frames)
-                self._spawn(self._take_gradient(message, frames))
+                self._take_gradient(message, frames)
             case TiedGradient(step=step) | TiedWeight(step=step):
                 self._work.passed(Label("arrived_tied", step, other=self._sender_of(message)), frames)
-                self._spawn(self._take_tied(message, frames))
+                self._take_tied(message, frames)
 
     def close(self) -> None:
         """Stop: nothing that is under way will have an effect any more."""
         self._closed = True
-        for task in self._tasks:
-            task.cancel()
+        self._work.close()
 
     def _forget_before(self, step: int) -> None:
         """Drop what arrived twice, or too late, for steps that are over."""
@@ -162,75 +163,87 @@ class StageShell:
             raise RemoteProtocolError(f"stage {self.stage} expects no {type(message).__name__}")
         return sender
 
-    async def _take_activation(self, message: Activation, frames: list[memoryview]) -> None:
-        count = self._microbatches.sample_count(message.slot)
+    def _take_activation(self, message: Activation, frames: list[memoryview]) -> None:
+        slot = message.slot
+        count = self._microbatches.sample_count(slot)
         boundary = self.plan.boundaries[self.stage - 1]
-        what = label("decode_activation", message.slot, self.stage - 1)
-        parcel = await self._work.decode(what, unpack_activation, message, frames, boundary, count)
-        self._parcels.setdefault(message.slot, parcel)
-        self.handle(ev.ActivationArrived(message.slot))
 
-    async def _take_gradient(self, message: Gradient, frames: list[memoryview]) -> None:
-        count = self._microbatches.sample_count(message.slot)
+        def decoded(parcel: Parcel) -> None:
+            self._parcels.setdefault(slot, parcel)
+            self.handle(ev.ActivationArrived(slot))
+
+        job = partial(unpack_activation, message, frames, boundary, count)
+        self._work.decode(
+            label("decode_activation", slot, self.stage - 1), job, decoded, here=is_light(message, frames)
+        )
+
+    def _take_gradient(self, message: Gradient, frames: list[memoryview]) -> None:
+        slot = message.slot
+        count = self._microbatches.sample_count(slot)
         boundary = self.plan.boundaries[self.stage]
-        what = label("decode_gradient", message.slot, self.stage + 1)
-        gradients = await self._work.decode(what, unpack_gradient, message, frames, boundary, count)
-        self._gradients.setdefault(message.slot, gradients)
-        self.handle(ev.GradientArrived(message.slot))
 
-    async def _take_tied(self, message: TiedGradient | TiedWeight, frames: list[memoryview]) -> None:
+        def decoded(gradients: Gradients) -> None:
+            self._gradients.setdefault(slot, gradients)
+            self.handle(ev.GradientArrived(slot))
+
+        job = partial(unpack_gradient, message, frames, boundary, count)
+        self._work.decode(label("decode_gradient", slot, self.stage + 1), job, decoded, here=is_light(message, frames))
+
+    def _take_tied(self, message: TiedGradient | TiedWeight, frames: list[memoryview]) -> None:
         like = self._compute.tied_parameter(message.parameter)
-        what = Label("decode_tied", message.step, other=self._sender_of(message))
-        tensor = await self._work.decode(what, unpack_tied, message.tensor, frames, like)
-        kind = type(message).__name__
-        self._tied_arrived.setdefault((kind, message.step, message.parameter), tensor)
-        if isinstance(message, TiedGradient):
-            self.handle(ev.TiedGradientArrived(message.step, message.parameter))
-        else:
-            self.handle(ev.TiedWeightArrived(message.step, message.parameter))
+        step, parameter, kind = message.step, message.parameter, type(message)
+
+        def decoded(tensor: Tensor) -> None:
+            self._tied_arrived.setdefault((kind.__name__, step, parameter), tensor)
+            arrived = ev.TiedGradientArrived if kind is TiedGradient else ev.TiedWeightArrived
+            self.handle(arrived(step, parameter))
+
+        what = Label("decode_tied", step, other=self._sender_of(message))
+        self._work.decode(what, partial(unpack_tied, message.tensor, frames, like), decoded)
 
     # --- out ------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, command: ev.StageCommand) -> None:
         match command:
             case ev.RunForward(slot):
-                self._spawn(self._run_forward(slot))
+                self._run_forward(slot)
             case ev.RunBackward(slot):
-                self._spawn(self._run_backward(slot))
+                self._run_backward(slot)
             case ev.SendActivation(slot):
-                self._spawn(self._send_activation(slot))
+                self._send_activation(slot)
             case ev.SendGradient(slot):
-                self._spawn(self._send_gradient(slot))
+                self._send_gradient(slot)
             case ev.SendTiedGradients(step):
-                self._spawn(self._send_tied(TiedGradient, step))
+                self._send_tied(TiedGradient, step)
             case ev.AddTiedGradient(step, parameter):
                 tensor = self._tied_arrived.pop(("TiedGradient", step, parameter))
-                self._spawn(self._work.compute(Label("sum", step), self._compute.add_tied_gradient, parameter, tensor))
+                job = partial(self._compute.add_tied_gradient, parameter, tensor)
+                self._work.compute(Label("sum", step), job, _nothing_more)
             case ev.SumGradients(step):
-                self._spawn(self._sum_gradients(step))
+                self._sum_gradients(step)
             case ev.ApplyUpdate():
-                self._spawn(self._apply_update(command))
+                self._apply_update(command)
             case ev.SendTiedWeights(step):
-                self._spawn(self._send_tied(TiedWeight, step))
+                self._send_tied(TiedWeight, step)
             case ev.SetTiedWeight(step, parameter):
                 tensor = self._tied_arrived.pop(("TiedWeight", step, parameter))
-                self._spawn(
-                    self._work.compute(Label("optimizer", step), self._compute.set_tied_weight, parameter, tensor)
-                )
+                job = partial(self._compute.set_tied_weight, parameter, tensor)
+                self._work.compute(Label("optimizer", step), job, _nothing_more)
             case ev.SaveState(step):
-                self._spawn(self._save(step))
+                self._save(step)
             case ev.SumEvaluation(step):
-                self._spawn(self._sum_evaluation(step))
+                self._sum_evaluation(step)
             case ev.Tell(message):
                 self._around.tell(message)
 
-    async def _run_forward(self, slot: Slot) -> None:
-        parcel = self._parcels.pop(slot, None)
-        what = label("evaluate" if slot.evaluation else "forward", slot)
-        output = await self._work.compute(what, self._forward_job, slot, parcel)
-        if output is not None:
-            self._outputs[slot] = output
-        self.handle(ev.ForwardDone(slot))
+    def _run_forward(self, slot: Slot) -> None:
+        def done(output: Parcel | None) -> None:
+            if output is not None:
+                self._outputs[slot] = output
+            self.handle(ev.ForwardDone(slot))
+
+        job = partial(self._forward_job, slot, self._parcels.pop(slot, None))
+        self._work.compute(label("evaluate" if slot.evaluation else "forward", slot), job, done)
 
     def _forward_job(self, slot: Slot, parcel: Parcel | None) -> Parcel | None:
         """Compute one forward; on the first stage the samples are read first. Runs in the compute thread."""
@@ -250,80 +263,87 @@ class StageShell:
         is_last = self.stage == len(self.plan.stages) - 1
         return None if is_last else replace(parcel, value=output)
 
-    async def _run_backward(self, slot: Slot) -> None:
-        arrived = self._gradients.pop(slot, None)
-        gradients = await self._work.compute(label("backward", slot), self._compute.backward, slot, arrived)
-        if self.stage > 0:
-            self._input_gradients[slot] = gradients
-        self.handle(ev.BackwardDone(slot))
+    def _run_backward(self, slot: Slot) -> None:
+        def done(gradients: Gradients) -> None:
+            if self.stage > 0:
+                self._input_gradients[slot] = gradients
+            self.handle(ev.BackwardDone(slot))
 
-    async def _send_activation(self, slot: Slot) -> None:
+        job = partial(self._compute.backward, slot, self._gradients.pop(slot, None))
+        self._work.compute(label("backward", slot), job, done)
+
+    def _send_activation(self, slot: Slot) -> None:
         seed = derive(self._spec.seed, "codec", "forward", self.stage, slot.step, slot.index)
-        parcel = self._outputs.pop(slot)
+        parcel, codec = self._outputs.pop(slot), self._forward_codec
+        job = partial(pack_activation, self.plan, slot, parcel, codec, seed)
+        sent = partial(self._pass_on, label("sent_activation", slot, self.stage + 1), ACTIVATION_PRIORITY)
         what = label("encode_activation", slot, self.stage + 1)
-        outgoing = await self._work.encode(what, pack_activation, self.plan, slot, parcel, self._forward_codec, seed)
-        self._pass_on(label("sent_activation", slot, self.stage + 1), outgoing, ACTIVATION_PRIORITY)
+        self._work.encode(what, job, sent, here=packs_lightly(codec, parcel.value, parcel.targets))
 
-    async def _send_gradient(self, slot: Slot) -> None:
+    def _send_gradient(self, slot: Slot) -> None:
         seed = derive(self._spec.seed, "codec", "backward", self.stage, slot.step, slot.index)
-        gradients = self._input_gradients.pop(slot)
+        gradients, codec = self._input_gradients.pop(slot), self._backward_codec
+        job = partial(pack_gradient, self.plan, slot, gradients, codec, seed)
+        sent = partial(self._pass_on, label("sent_gradient", slot, self.stage - 1), GRADIENT_PRIORITY)
         what = label("encode_gradient", slot, self.stage - 1)
-        outgoing = await self._work.encode(what, pack_gradient, self.plan, slot, gradients, self._backward_codec, seed)
-        self._pass_on(label("sent_gradient", slot, self.stage - 1), outgoing, GRADIENT_PRIORITY)
+        self._work.encode(what, job, sent, here=packs_lightly(codec, gradients))
 
-    async def _send_tied(self, kind: type[TiedGradient] | type[TiedWeight], step: int) -> None:
+    def _send_tied(self, kind: type[TiedGradient] | type[TiedWeight], step: int) -> None:
         is_gradient = kind is TiedGradient
-        read = self._compute.tied_gradients if is_gradient else self._compute.tied_weights
-        tensors = await self._work.compute(Label("sum" if is_gradient else "optimizer", step), read)
         stages = self._tied.followed if is_gradient else self._tied.owned
-        for parameter, tensor in tensors.items():
-            other = stages[parameter]
-            what = Label("encode_tied", step, other=other)
-            outgoing = await self._work.encode(what, pack_tied, kind, self.plan, step, parameter, tensor)
-            self._pass_on(Label("sent_tied", step, other=other), outgoing, GRADIENT_PRIORITY)
 
-    async def _sum_gradients(self, step: int) -> None:
-        total = await self._work.compute(Label("sum", step), self._compute.end_of_step, step)
-        self.handle(
-            ev.GradientsSummed(
-                step, total.squared_norm, total.finite, total.loss_sum, total.target_count, total.samples
+        def read(tensors: dict[str, Tensor]) -> None:
+            for parameter, tensor in tensors.items():
+                other = stages[parameter]
+                sent = partial(self._pass_on, Label("sent_tied", step, other=other), GRADIENT_PRIORITY)
+                job = partial(pack_tied, kind, self.plan, step, parameter, tensor)
+                self._work.encode(Label("encode_tied", step, other=other), job, sent)
+
+        job = self._compute.tied_gradients if is_gradient else self._compute.tied_weights
+        self._work.compute(Label("sum" if is_gradient else "optimizer", step), job, read)
+
+    def _sum_gradients(self, step: int) -> None:
+        def done(total: StepSums) -> None:
+            self.handle(
+                ev.GradientsSummed(
+                    step, total.squared_norm, total.finite, total.loss_sum, total.target_count, total.samples
+                )
             )
-        )
 
-    async def _apply_update(self, order: ev.ApplyUpdate) -> None:
-        step, rate = order.step, order.learning_rate
-        what = Label("optimizer", step)
-        await self._work.compute(what, self._compute.apply, step, rate, order.gradient_scale, order.skip)
-        statistics = self._work.step_over(self._compute.take_seconds(), self._microbatches.token_count(step))
-        self.handle(ev.UpdateDone(step, statistics))
+        self._work.compute(Label("sum", step), partial(self._compute.end_of_step, step), done)
 
-    async def _save(self, step: int) -> None:
-        snapshot = await self._work.compute(Label("snapshot", step), self._compute.snapshot)
-        self._around.save(step, snapshot)
+    def _apply_update(self, order: ev.ApplyUpdate) -> None:
+        step = order.step
 
-    async def _sum_evaluation(self, step: int) -> None:
-        loss_sum, target_count = await self._work.compute(
-            Label("evaluate", step, -1, True), self._compute.end_of_evaluation
-        )
-        self.handle(ev.EvaluationSummed(step, loss_sum, target_count))
+        def done(_: None) -> None:
+            statistics = self._work.step_over(self._compute.take_seconds(), self._microbatches.token_count(step))
+            self.handle(ev.UpdateDone(step, statistics))
 
-    def _pass_on(self, what: Label, outgoing: Outgoing, priority: int) -> None:
+        job = partial(self._compute.apply, step, order.learning_rate, order.gradient_scale, order.skip)
+        self._work.compute(Label("optimizer", step), job, done)
+
+    def _save(self, step: int) -> None:
+        self._work.compute(Label("snapshot", step), self._compute.snapshot, partial(self._around.save, step))
+
+    def _sum_evaluation(self, step: int) -> None:
+        def done(summed: tuple[float, int]) -> None:
+            self.handle(ev.EvaluationSummed(step, *summed))
+
+        self._work.compute(Label("evaluate", step, -1, True), self._compute.end_of_evaluation, done)
+
+    def _pass_on(self, what: Label, priority: int, outgoing: Outgoing) -> None:
         self._work.sent(what, outgoing)
         self._around.pass_on(what.other, outgoing, priority)
 
-    # --- tasks ----------------------------------------------------------------------------------------------------
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if task.cancelled() or self._closed or (error := task.exception()) is None:
+    def _failed(self, error: BaseException) -> None:
+        if self._closed:
             return
         self.close()
         log.debug("where stage %d failed stands in the log", self.stage, exc_info=error)
         if not isinstance(error, StageError):
             error = StageError.of(error, stage=self.stage, step=self.core.step, what=self.core.doing())
         self._around.fail(error)
+
+
+def _nothing_more(_: None) -> None:
+    return None

@@ -6,10 +6,9 @@ Sums go into the statistics of each step; with a timeline every single action is
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 from brigade.node.parcels import Outgoing
 from brigade.node.stage_compute import StageSeconds
@@ -18,7 +17,6 @@ from brigade.node.timeline_file import Recorder
 from brigade.wire.encoding import Buffer
 from brigade.wire.message_parts import StageStatistics
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 STEP_END_KINDS = frozenset({"sum", "optimizer"})
@@ -39,34 +37,60 @@ class Tally:
 
 
 class StageWork:
-    """The threads of one stage and the clock beside them."""
+    """The threads of one stage and the clock beside them; results come back in the event loop's thread.
 
-    def __init__(self, compute_pool: ThreadPoolExecutor, codec_pool: ThreadPoolExecutor, timeline: Recorder) -> None:
+    Callbacks and not coroutines: for each microbatch a task, a future of the pool and one of the loop would cost as
+    much as all the rest of the way. `failed` is told of every error of a job, and of what its result leads to.
+    """
+
+    def __init__(
+        self,
+        compute_pool: ThreadPoolExecutor,
+        codec_pool: ThreadPoolExecutor,
+        timeline: Recorder,
+        failed: Callable[[BaseException], None],
+    ) -> None:
         self._compute_pool = compute_pool
         self._codec_pool = codec_pool
         self._timeline = timeline
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
         self._tally = Tally(time.monotonic())
         self._computed_until = self._tally.began
 
-    async def compute(self, what: Label, job: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        """Run a job in the compute thread."""
-        result, began, ended = await self._timed(what, self._compute_pool, partial(job, *arguments, **options))
-        if what.kind in STEP_END_KINDS:
-            self._tally.gated_s += max(0.0, began - self._computed_until)
-        self._computed_until = ended
-        return result
+    def close(self) -> None:
+        """Let nothing that is under way lead to anything any more."""
+        self._closed = True
 
-    async def encode(self, what: Label, job: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        """Run a job beside the compute thread; its time counts as encoding."""
-        result, began, ended = await self._timed(what, self._codec_pool, partial(job, *arguments, **options))
-        self._tally.encode_s += ended - began
-        return result
+    def compute(self, what: Label, job: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Run a job in the compute thread, after those that were given before it."""
 
-    async def decode(self, what: Label, job: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        """Run a job beside the compute thread; its time counts as decoding."""
-        result, began, ended = await self._timed(what, self._codec_pool, partial(job, *arguments, **options))
-        self._tally.decode_s += ended - began
-        return result
+        def over(result: T, began: float, ended: float) -> None:
+            if what.kind in STEP_END_KINDS:
+                self._tally.gated_s += max(0.0, began - self._computed_until)
+            self._computed_until = ended
+            then(result)
+
+        self._submit(self._compute_pool, what, job, over)
+
+    def encode(self, what: Label, job: Callable[[], T], then: Callable[[T], None], *, here: bool = False) -> None:
+        """Run a job beside the compute thread, or at once (`here`) when another thread costs more than the job."""
+
+        def over(result: T, began: float, ended: float) -> None:
+            self._tally.encode_s += ended - began
+            then(result)
+
+        self._run(what, job, over, here)
+
+    def decode(self, what: Label, job: Callable[[], T], then: Callable[[T], None], *, here: bool = False) -> None:
+        """Run a job as `encode` does; its time counts as decoding."""
+
+        def over(result: T, began: float, ended: float) -> None:
+            self._tally.decode_s += ended - began
+            then(result)
+
+        self._run(what, job, over, here)
 
     def sent(self, what: Label, outgoing: Outgoing) -> None:
         """Note that a message is handed over to a link."""
@@ -106,10 +130,41 @@ class StageWork:
             tokens=tokens,
         )
 
-    async def _timed(self, what: Label, pool: ThreadPoolExecutor, work: Callable[[], T]) -> tuple[T, float, float]:
-        result, began, ended = await asyncio.get_running_loop().run_in_executor(pool, _timed, work)
-        self._timeline.add(what, began, ended)
-        return result, began, ended
+    def _run(self, what: Label, job: Callable[[], T], over: Callable[[T, float, float], None], here: bool) -> None:
+        if not here:
+            self._submit(self._codec_pool, what, job, over)
+            return
+        done: Future[tuple[T, float, float]] = Future()
+        try:
+            done.set_result(_timed(job))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the job's error and told as such
+            done.set_exception(error)
+        self._take(what, over, done)
+
+    def _submit(
+        self,
+        pool: ThreadPoolExecutor,
+        what: Label,
+        job: Callable[[], T],
+        over: Callable[[T, float, float], None],
+    ) -> None:
+        def told(done: "Future[tuple[T, float, float]]") -> None:
+            if not (done.cancelled() or self._loop.is_closed()):
+                self._loop.call_soon_threadsafe(self._take, what, over, done)
+
+        pool.submit(_timed, job).add_done_callback(told)
+
+    def _take(
+        self, what: Label, over: Callable[[T, float, float], None], done: "Future[tuple[T, float, float]]"
+    ) -> None:
+        if self._closed:
+            return
+        try:
+            result, began, ended = done.result()
+            self._timeline.add(what, began, ended)
+            over(result, began, ended)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the stage cannot go on
+            self._failed(error)
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float, float]:

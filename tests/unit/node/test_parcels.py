@@ -8,9 +8,11 @@ import torch
 from brigade.compression.codec import build_codec
 from brigade.node.parcels import (
     Parcel,
+    is_light,
     pack_activation,
     pack_gradient,
     pack_tied,
+    packs_lightly,
     unpack_activation,
     unpack_gradient,
     unpack_tied,
@@ -113,3 +115,19 @@ def test_a_tied_weight_is_a_copy_and_must_have_the_right_shape() -> None:
     assert torch.equal(unpack_tied(outgoing.message.tensor, outgoing.frames, weight), before)
     with pytest.raises(RemoteProtocolError):
         unpack_tied(outgoing.message.tensor, outgoing.frames, torch.zeros(2, 3))
+
+
+def test_what_costs_less_than_waking_a_thread() -> None:
+    activation, frames = sent()
+    assert is_light(activation, frames)
+    assert packs_lightly(build_codec("raw"), PARCEL.value, PARCEL.targets)
+    for codec in ("raw+zstd", "bf16", "int8:block=64"):
+        assert not packs_lightly(build_codec(codec), PARCEL.value)
+        coded = pack_gradient(PLAN, SLOT, [VALUE["h"]], build_codec(codec), 0)
+        assert not is_light(coded.message, [memoryview(frame) for frame in coded.frames])
+    assert not packs_lightly(build_codec("raw"), torch.empty(2**20))
+    assert not packs_lightly(build_codec("raw"), VALUE, torch.empty(2**16, dtype=torch.int64))
+    long = pack_activation(
+        PLAN, SLOT, replace(PARCEL, targets=torch.zeros(2**16, dtype=torch.int64)), build_codec("raw"), 0
+    )
+    assert not is_light(long.message, [memoryview(frame) for frame in long.frames])  # small on the wire

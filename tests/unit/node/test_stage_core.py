@@ -153,15 +153,28 @@ def test_every_delivery_order_ends_and_computes_each_microbatch_once(
     assert line.applied == {s: set(range(stages)) for s in range(5)}
 
 
+def test_the_device_has_the_next_microbatch_before_the_one_under_way_is_done_and_no_more() -> None:
+    plan = make_plan(2, 4, "gpipe", tied=False)
+    core = StageCore(plan, 0, Batching(samples=4, batch_size=4, microbatches=4, seed=0, shuffle=False), 0, 0)
+    slots = [Slot(step=0, index=index) for index in range(4)]
+    assert core.handle(ev.TrainingBegun(0), 0.0) == [ev.RunForward(slots[0]), ev.RunForward(slots[1])]
+    assert core.doing() == "forward of microbatch 0 of step 0"
+    assert core.handle(ev.ForwardDone(slots[0]), 0.0) == [ev.RunForward(slots[2]), ev.SendActivation(slots[0])]
+    assert core.doing() == "forward of microbatch 1 of step 0"
+    with pytest.raises(LocalProtocolError):
+        core.handle(ev.ForwardDone(slots[2]), 0.0)  # not yet: one is done after the other
+
+
 def test_a_follower_waits_for_its_owners_weight_before_it_goes_on() -> None:
     plan = make_plan(2, 1, "1f1b", tied=True)
     batching = Batching(samples=4, batch_size=4, microbatches=1, seed=0, shuffle=False)
     core = StageCore(plan, 1, batching, 0, 0)
+    slot = Slot(step=0, index=0)
     core.handle(ev.TrainingBegun(0), 0.0)
-    core.handle(ev.ActivationArrived(Slot(step=0, index=0)), 0.0)
-    core.handle(ev.ForwardDone(Slot(step=0, index=0)), 0.0)
-    commands = core.handle(ev.BackwardDone(Slot(step=0, index=0)), 0.0)
-    assert ev.SendTiedGradients(0) in commands
+    commands = core.handle(ev.ActivationArrived(slot), 0.0)
+    assert commands == [ev.RunForward(slot), ev.RunBackward(slot), ev.SendTiedGradients(0), ev.SumGradients(0)]
+    assert core.handle(ev.ForwardDone(slot), 0.0) == []
+    assert core.handle(ev.BackwardDone(slot), 0.0) == [ev.SendGradient(slot)]
     core.handle(ev.GradientsSummed(0, 1.0, True, 0.0, 4, ()), 0.0)
     core.handle(ev.StepDecided(0, 0.1, 1.0, False, False, False, False), 0.0)
     assert core.handle(ev.UpdateDone(0, StageStatistics()), 0.0) == []

@@ -1,8 +1,10 @@
 """What a stage's work is counted as: computing, coding, and waits for the step's end."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -40,10 +42,16 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def test_a_step_is_divided_into_computing_and_waits(clock: Clock, pool: ThreadPoolExecutor) -> None:
-    work = StageWork(pool, pool, Recorder(None))
+async def result_of(run: Callable[[Callable[[Any], None]], None]) -> Any:
+    """Wait for what a job's result is given to."""
+    told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    run(told.set_result)
+    return await told
 
-    async def step() -> None:
+
+def test_a_step_is_divided_into_computing_and_waits(clock: Clock, pool: ThreadPoolExecutor) -> None:
+    async def step() -> StageWork:
+        work = StageWork(pool, pool, Recorder(None), pytest.fail)
         jobs: list[tuple[Callable[..., Any], Label, float, float]] = [
             (work.compute, Label("forward", 3, 0), 0.0, 2.0),
             (work.encode, Label("encode_activation", 3, 0), 0.0, 0.5),
@@ -54,12 +62,50 @@ def test_a_step_is_divided_into_computing_and_waits(clock: Clock, pool: ThreadPo
         ]
         for run, label, wait_s, takes_s in jobs:
             clock.passes(wait_s)
-            await run(label, clock.passes, takes_s)
+            await result_of(partial(run, label, partial(clock.passes, takes_s)))
+        return work
 
-    asyncio.run(step())
+    work = asyncio.run(step())
     told = work.step_over(StageSeconds(forward_s=2.0, backward_s=4.0, optimizer_s=1.5), tokens=64)
     assert told.wall_s == pytest.approx(12.25)
     assert told.wait_s == pytest.approx(4.75)
     assert told.gated_s == pytest.approx(3.0)
     assert (told.encode_s, told.decode_s, told.tokens) == (0.5, 0.25, 64)
     assert work.step_over(StageSeconds(0.0, 0.0, 0.0), tokens=0).gated_s == 0  # the next step is counted anew
+
+
+def test_a_job_that_costs_less_than_a_thread_is_done_at_once(pool: ThreadPoolExecutor) -> None:
+    async def live() -> None:
+        work = StageWork(pool, pool, Recorder(None), pytest.fail)
+        results: list[int] = []
+        work.encode(Label("encode_gradient", 0, 0), threading.get_ident, results.append, here=True)
+        assert results == [threading.get_ident()]
+        assert await result_of(partial(work.encode, Label("encode_gradient", 0, 0), threading.get_ident)) != results[0]
+
+    asyncio.run(live())
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_whatever_goes_wrong_is_told_once(pool: ThreadPoolExecutor, here: bool) -> None:
+    async def live() -> None:
+        errors: asyncio.Queue[BaseException] = asyncio.Queue()
+        work = StageWork(pool, pool, Recorder(None), errors.put_nowait)
+        work.decode(Label("decode_gradient", 0, 0), lambda: 1 // 0, pytest.fail, here=here)
+        assert isinstance(await errors.get(), ZeroDivisionError)
+        work.decode(Label("decode_gradient", 0, 0), dict, lambda empty: empty["what its result leads to"], here=here)
+        assert isinstance(await errors.get(), KeyError)
+        assert errors.empty()
+
+    asyncio.run(live())
+
+
+def test_nothing_follows_once_it_is_closed(pool: ThreadPoolExecutor) -> None:
+    async def live() -> None:
+        work = StageWork(pool, pool, Recorder(None), pytest.fail)
+        work.compute(Label("forward", 0, 0), int, pytest.fail)
+        work.compute(Label("forward", 0, 1), lambda: 1 // 0, pytest.fail)
+        work.close()
+        await asyncio.get_running_loop().run_in_executor(pool, int)  # behind both
+        await asyncio.sleep(0)
+
+    asyncio.run(live())

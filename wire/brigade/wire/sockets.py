@@ -17,6 +17,10 @@ BATCH = 32  # messages read before the loop gets its turn
 QUEUED_PACKETS = 8  # handed to ZeroMQ at a time, so that control overtakes bulk
 MAX_FRAME_BYTES = max(FRAGMENT_BYTES, 8 * MAX_PIECES) + 1024  # payload or table of sizes, and what CURVE adds
 
+# ZeroMQ's constants are flags of Python's enum, whose arithmetic costs more than the calls that they are given to.
+_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
+_AT_ONCE, _AT_ONCE_AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+
 SendResult = Literal["sent", "full", "unreachable"]
 
 
@@ -63,7 +67,9 @@ class LoopSocket:
         # Sending may take note of arrivals, whose signal would then be used up.
         self._check_soon()
         try:
-            self._socket.send_multipart(frames, flags=zmq.NOBLOCK)
+            send, last = self._socket.send, len(frames) - 1
+            for index, frame in enumerate(frames):  # after the first one ZeroMQ takes the others too
+                send(frame, _AT_ONCE if index == last else _AT_ONCE_AND_MORE)
         except zmq.Again:
             return "full"
         except zmq.ZMQError as error:
@@ -118,10 +124,13 @@ class LoopSocket:
 
     def _read(self) -> bool:
         # Asking for the events also handles what is due inside ZeroMQ, such as room in a queue.
-        if not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        if not int(self._socket.getsockopt(_EVENTS)) & _POLLIN:
             return False
+        receive = self._socket.recv
         try:
-            frames = self._socket.recv_multipart(flags=zmq.NOBLOCK, copy=False)
+            frames = [receive(_AT_ONCE, copy=False)]
+            while frames[-1].more:
+                frames.append(receive(_AT_ONCE, copy=False))
         except zmq.Again:
             return False
         self._received(frames)
