@@ -82,7 +82,7 @@ class Attribution:
     steps: int  # updates, also those that a recovery made worthless
     norm_round_s: float  # of a mean step: from the last stage's norm until its update begins
     evaluation_s: float  # in which held-out data came between an update and the next step
-    recovery_s: float  # in which no plan was at work
+    recovery_s: float  # in which no stage had a plan that went on
     stages: tuple[StageTimes, ...]
     links: tuple[LinkTimes, ...]
 
@@ -105,7 +105,7 @@ def attribute(lives: Sequence[StageLife], rate_of: RateOf = lambda _, __: math.i
         steps=len({(plan.generation, each.step) for plan in plans for each in _updates(plan)}),
         norm_round_s=_norm_round_s(plans),
         evaluation_s=math.fsum(_evaluation_s(plan) for plan in plans),
-        recovery_s=pauses_s,
+        recovery_s=min(stage.parts["recovery_s"] for stage in stages),
         stages=stages,
         links=tuple(_link_times(route, plans, waiting[route], rate_of) for route in routes),
     )

@@ -52,7 +52,7 @@ class StageBegan(Struct, frozen=True, kw_only=True, tag_field="line", tag="stage
     at_s: float
 
 
-class Action(Struct, frozen=True, tag_field="line", tag="action", omit_defaults=True):
+class Action(Struct, frozen=True, tag_field="line", tag="action", omit_defaults=True, gc=False):
     """Something that a stage did from `begin_s` to `end_s`."""
 
     kind: Kind
@@ -75,7 +75,7 @@ class StageLife(NamedTuple):
     actions: list[Action]
 
 
-class Label(Struct, frozen=True):
+class Label(Struct, frozen=True, gc=False):
     """Which action: all of it but the times."""
 
     kind: Kind

@@ -80,6 +80,7 @@ class Recorder:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="timeline")
         self._to_wall_s = time.time() - time.monotonic()
         self._entries: list[Entry] = []
+        self._warned = False
         self._room = BoundedSemaphore(MOST_WAITING)
 
     @property
@@ -97,16 +98,16 @@ class Recorder:
                     stage=stage,
                     node=node,
                     stages=len(plan.stages),
-                    at_s=self._wall(time.monotonic()),
+                    at_s=time.monotonic() + self._to_wall_s,
                 )
             )
 
     def add(self, what: Label, begin: float, end: float, payload_bytes: int = 0) -> None:
         """Note an action from `begin` to `end`, monotonic seconds."""
         if self._file is not None:
-            begin, end = self._wall(begin), self._wall(end)
+            begin, end, kind = begin + self._to_wall_s, end + self._to_wall_s, what.kind
             self._entries.append(
-                Action(what.kind, what.step, what.index, begin, end, what.evaluation, what.other, payload_bytes)
+                Action(kind, what.step, what.index, begin, end, what.evaluation, what.other, payload_bytes)
             )
 
     def moment(self, kind: Kind, step: int) -> None:
@@ -120,7 +121,9 @@ class Recorder:
         if not entries or self._file is None:
             return
         if not self._room.acquire(blocking=False):
-            log.warning("the disk is too slow for the timeline; what happened in this step is left out")
+            if not self._warned:
+                log.warning("the disk is too slow for the timeline; steps are left out")
+            self._warned = True
             return
         self._pool.submit(self._file.write, entries).add_done_callback(lambda _: self._room.release())
 
@@ -130,9 +133,6 @@ class Recorder:
         if self._file is not None:
             self._pool.submit(self._file.close)
         self._pool.shutdown(wait=True)
-
-    def _wall(self, monotonic_s: float) -> float:
-        return round(monotonic_s + self._to_wall_s, 6)
 
 
 def read_timeline(path: Path) -> list[StageLife]:

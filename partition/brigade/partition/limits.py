@@ -118,9 +118,9 @@ def _explain(cause: Cause, line: Line, pace: Pace) -> str:
         case "encoding":
             return "encoding and decoding what the links carry"
         case "evaluation":
-            return "the held-out loss, which is computed while training waits"
+            return "held-out data: training waits for its loss"
         case "recovery":
-            return "recoveries, while which no plan is at work"
+            return f"recoveries: no plan was at work for {pace.recovery_s / pace.step_s:.0%} of the time"
         case _:
             return "waits that neither devices nor links explain: other programs on the machines, or a slower line"
 

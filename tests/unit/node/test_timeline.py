@@ -3,11 +3,12 @@
 import json
 import time
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from brigade.node.timeline import Action, Entry, Label, StageBegan, label, lives, parse_lines, to_lines
-from brigade.node.timeline_file import Recorder, TimelineFile, read_timeline
+from brigade.node.timeline_file import MOST_WAITING, Recorder, TimelineFile, read_timeline
 from brigade.wire.errors import ConfigError
 from brigade.wire.message_parts import Slot
 from brigade.wire.plan import NodeContact, Plan, StagePlan
@@ -90,6 +91,23 @@ def test_a_recorder_without_a_file_keeps_nothing() -> None:
     recorder.add(Label("sum", 1), 0.0, 1.0)
     assert not recorder.on
     assert recorder._entries == []
+    recorder.close()
+
+
+def test_a_disk_that_hangs_costs_steps_and_never_memory_or_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hangs = Event()
+    monkeypatch.setattr(TimelineFile, "write", lambda *_: hangs.wait())
+    recorder = Recorder(tmp_path / "file")
+    for step in range(MOST_WAITING + 10):
+        recorder.add(Label("sum", step), 0.0, 1.0)
+        recorder.flush()
+    assert recorder._pool._work_queue.qsize() < MOST_WAITING
+    assert [record.getMessage() for record in caplog.records] == [
+        "the disk is too slow for the timeline; steps are left out"
+    ]
+    hangs.set()
     recorder.close()
 
 
