@@ -14,7 +14,7 @@ from brigade.lab.result import Point, Result
 
 MEAN_OF_STEPS = 5  # in the thick line of the speed
 LATEST_EVENTS = 1.02  # of the time axis
-NEAREST_EVENTS = 0.022  # of the width: beside events that are nearer there is no room for a number
+NEAREST_EVENTS = 0.03  # of the width: beside events that are nearer there is no room for a number
 MARK = "#777777"
 LONGEST_TITLE = 11  # beside the strip of events
 STRIP_PX, PANEL_PX, MARGINS_PX = 24, 270, 150
@@ -222,7 +222,7 @@ def _entry(runs: Sequence[Reported], index: int, meaning: str) -> str:
 def _meanings(runs: Sequence[Reported], which: Sequence[str]) -> Iterator[go.Scatter]:
     """Yield entries of the legend that say what lines and marks mean, where a colour stands for a run."""
     looks: dict[str, dict[str, Any]] = {
-        "training": {"mode": "lines", "line": {"color": GREY, "width": 1.6}, "name": "line: training loss"},
+        "training": {"mode": "lines", "line": {"color": GREY, "width": 1.6}, "name": "training loss"},
         "held out": {
             "mode": "markers",
             "marker": {"symbol": "diamond", "size": 10, "color": "white", "line": {"color": GREY, "width": 2}},
@@ -231,14 +231,14 @@ def _meanings(runs: Sequence[Reported], which: Sequence[str]) -> Iterator[go.Sca
         "speed": {
             "mode": "lines",
             "line": {"color": GREY, "width": 2.2},
-            "name": f"speed: mean of {MEAN_OF_STEPS} steps, thin: each step",
+            "name": f"speed, mean of {MEAN_OF_STEPS} steps",
         },
         "bound": {
             "mode": "lines",
             "line": {"color": GREY, "width": 1.4, "dash": "dash"},
-            "name": "bound of its stages",
+            "name": "bound: its stages",
         },
-        "best": {"mode": "lines", "line": {"color": GREY, "width": 1.4, "dash": "dot"}, "name": "bound of the fleet"},
+        "best": {"mode": "lines", "line": {"color": GREY, "width": 1.4, "dash": "dot"}, "name": "bound: fleet"},
     }
     if len(runs) > 1:
         yield from (go.Scatter(x=[None], y=[None], hoverinfo="skip", **looks[name]) for name in which)
