@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-Key = TypeVar("Key", int, str)
+Key = TypeVar("Key", bound=int | str)
 
 
 class Deadlines(Generic[Key]):

@@ -3,13 +3,15 @@
 Reactions of the run core, see `run_table`. Before training nothing is lost when a node goes: the run gathers again.
 """
 
+from collections.abc import Iterable
+
 from brigade.coordinator.checkpoint_manifest import files_of_blocks
 from brigade.coordinator.run_closing import close, fail, settle
 from brigade.coordinator.run_events import MakePlan, Note, OfferFiles, PlanMade, PlanRefused, StorePlan, Tell
-from brigade.coordinator.run_members import NodeGone, NodeJoined
+from brigade.coordinator.run_members import Member, NodeGone, NodeJoined
 from brigade.coordinator.run_membership import Outcome
 from brigade.coordinator.run_state import Ending, Limit, News, RunState
-from brigade.coordinator.run_survey import PROFILE_LIMIT_S, Survey
+from brigade.coordinator.run_survey import PROFILE_LIMIT_S, Survey, choose_candidates
 from brigade.coordinator.run_table import State
 from brigade.coordinator.run_training import begin_training, look_at_clock
 from brigade.coordinator.wording import counted, show_duration
@@ -50,10 +52,16 @@ def _count(run: RunState, now: float) -> Outcome:
         return [_tell_waiting(run, now)]
     run.state = State.PROFILING
     run.watch_at = None
-    run.survey = Survey(list(run.membership.members.values()), run.beginning.inputs, run.beginning.costs)
-    commands = run.survey.begin()
+    members = run.membership.members
+    run.survey = Survey(choose_candidates(members.values()), run.beginning.inputs, run.beginning.costs)
+    chosen = len(run.survey.members)
+    commands: Outcome = [*run.survey.begin()]
+    if chosen < present:
+        ids = {member.node_id for member in run.survey.members}
+        left_out = [member for member in members.values() if member.node_id not in ids]
+        commands += _leave_out(run, left_out, f"{chosen} of {present} nodes are enough to choose from")
     _await_survey(run, now, PROFILE_LIMIT_S)
-    text = f"{counted(present, 'node')} {'times' if present == 1 else 'time'} the model's blocks"
+    text = f"{counted(chosen, 'node')} {'times' if chosen == 1 else 'time'} the model's blocks"
     if run.beginning.costs is not None:
         text = f"what blocks and links cost stands in {run.beginning.costs.source}"
     return [Note(kind="profiling", text=text), *commands]
@@ -93,12 +101,24 @@ def keep_spare(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG00
 
 
 def regroup(run: RunState, news: News, now: float) -> Outcome:
-    """React to a node that went before training: gather again, if it was one of those that measure or build a stage."""
+    """React to a node that went before training: go on without it if enough are left that measure, or gather again."""
     assert news.member is not None
     assert run.survey is not None
-    surveyed = any(member is news.member for member in run.survey.members)
-    took_part = surveyed if run.line is None else run.stage_of(news.member) is not None
-    return [_tell_of(news), *(_gather(run, now) if took_part else [])]
+    told: Outcome = [_tell_of(news)]
+    if run.line is not None:
+        return told if run.stage_of(news.member) is None else [*told, *_gather(run, now)]
+    if all(member is not news.member for member in run.survey.members):
+        return told
+    enough = len(run.membership.members) >= run.spec.pipeline.nodes and len(run.survey.members) > 1
+    if not enough:
+        return [*told, *_gather(run, now)]
+    told += run.survey.drop(news.member)
+    match run.state:
+        case State.PROFILING:
+            return [*told, *_after_profile(run, now)]
+        case State.MEASURING:
+            return [*told, *_after_links(run, now)]
+    return [*told, *_plan(run)]  # the planner's answer was for other nodes
 
 
 def see_off(run: RunState, news: News, now: float) -> Outcome:  # noqa: ARG001 - one signature for all reactions
@@ -130,10 +150,19 @@ def take_profile(run: RunState, news: News, now: float) -> Outcome:
         outcome: Outcome = [*run.survey.take_profile(news.member, news.content.chain)]
     except PlanError as error:
         return fail(run, str(error), now)
+    return [*outcome, *_after_profile(run, now)]
+
+
+def _after_profile(run: RunState, now: float) -> Outcome:
+    """Let links be timed if all blocks are; wait for the rest otherwise."""
+    assert run.survey is not None
     if not run.survey.profiled:
         _await_survey(run, now, PROFILE_LIMIT_S)
-        return outcome
+        return []
     run.state = State.MEASURING
+    slower = run.survey.keep_fastest()
+    kept = len(run.survey.members)
+    outcome = _leave_out(run, slower, f"the {kept} fastest of {kept + len(slower)} nodes are enough to choose from")
     outcome += run.survey.begin_links()
     if run.survey.linked:
         return [*outcome, *_plan(run)]
@@ -147,11 +176,22 @@ def take_links(run: RunState, news: News, now: float) -> Outcome:
     assert news.member is not None
     assert run.survey is not None
     outcome: Outcome = [*run.survey.take_links(news.member, news.content)]
+    return [*outcome, *_after_links(run, now)]
+
+
+def _after_links(run: RunState, now: float) -> Outcome:
+    """Let a plan be made if all links are timed; wait for the rest otherwise."""
+    assert run.survey is not None
     if run.survey.linked:
-        return [*outcome, *_plan(run)]
-    if outcome:
-        _await_survey(run, now, run.survey.links_limit_s)
-    return outcome
+        return _plan(run)
+    _await_survey(run, now, run.survey.links_limit_s)
+    return []
+
+
+def _leave_out(run: RunState, members: Iterable[Member], reason: str) -> Outcome:
+    """Tell nodes that are not measured that they are spares."""
+    told = StandBy(generation=run.generation, reason=reason)
+    return [Tell(connection=member.control, message=told) for member in members]
 
 
 def _await_survey(run: RunState, now: float, limit_s: float) -> None:

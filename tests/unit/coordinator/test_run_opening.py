@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from tests.unit.coordinator.scripted_fleet import World, check_ledger
 from tests.unit.coordinator.scripted_node import even_plan, make_spec
 
@@ -50,6 +51,22 @@ def test_a_spare_that_is_lost_while_stages_are_built_is_not_missed():
         world.tick()
     assert world.core.state is State.LOADING
     assert any("carl" in note and "lost" in note for note in world.notes)
+
+
+@pytest.mark.parametrize("silent_order", ["on_ProfileBlocks", "on_MeasureLinks"])
+def test_a_node_more_than_needed_that_is_lost_while_it_is_measured_is_left_out(silent_order):
+    world = loading_world()
+    _, dave = world.join("carl", "dave")
+    world.settle()
+    setattr(dave, silent_order, lambda message: None)
+    world.kill_node("bob")  # ada, carl and dave gather again, and are measured
+    world.run(until=lambda w: w.core.state in (State.PROFILING, State.MEASURING) and not w._queues)
+    survey = world.core.run.survey
+    world.kill_node("dave")
+    assert world.run().exit_code == 0
+    assert world.core.run.survey is survey, "what was measured is kept"
+    assert [stage.contact.name for stage in world.core.run.line.plan.stages] == ["ada", "carl"]
+    check_ledger(world.disk, world.spec)
 
 
 def test_a_node_that_the_plan_leaves_out_is_told_so_and_why():
