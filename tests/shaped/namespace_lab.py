@@ -23,6 +23,7 @@ def unsupported():
     try:
         for command in (
             f"ip netns add {name}",
+            f"ip netns exec {name} true",
             f"ip -n {name} link add dev try0 type veth peer name try1",
             f"ip -n {name} link add dev try2 type ifb",
             f"ip -n {name} tuntap add dev try3 mode tap vnet_hdr",

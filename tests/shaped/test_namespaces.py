@@ -3,6 +3,7 @@
 A machine that others use too is late now and then, never early: of several tries the one that comes nearest counts.
 """
 
+import os
 import socket
 import subprocess
 import sys
@@ -25,10 +26,24 @@ from brigade.wire.errors import BrigadeError
 REASON = unsupported()
 pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
 ROOT = Path(__file__).parents[2]
+TRIES = 12
+
+
+@pytest.fixture(autouse=True)
+def measured_at_once():
+    """Let this process be woken as soon as something has come: it is the network that is measured."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, -15)
+    yield
+    os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 def near(value):
     return pytest.approx(value, abs=RATE_TOLERANCE)
+
+
+def best_one_way_s(pair):
+    return min(round_trip_s(*pair) for _ in range(3 * TRIES)) / 2
 
 
 # --- rates ------------------------------------------------------------------------------------------------------------
@@ -39,12 +54,12 @@ def near(value):
 )
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_a_rate_is_what_full_packets_carry(rate, bytes_per_s, direction):
-    link = {direction: rate}
+    link = {direction: rate, "queue_ms": 60}  # enough for the line to go on when this machine pauses
     ada, ben = (host("ada", **link), host("ben")) if direction == "up" else (host("ada"), host("ben", **link))
     size = int(bytes_per_s / 2)
     with NamespaceLab(ada, ben) as lab:
         pair = lab.connect("ada", "ben")
-        assert best_ratio(lambda: transfer_s([pair], size)[0], size / bytes_per_s) == near(1)
+        assert best_ratio(lambda: transfer_s([pair], size)[0], size / bytes_per_s, TRIES) == near(1)
 
 
 @pytest.mark.parametrize(("rate", "bytes_per_s", "latency_ms"), [("80 Mbit/s", 1e7, 6.0), ("1 Gbit/s", 1.25e8, 0.5)])
@@ -54,7 +69,7 @@ def test_the_rate_is_right_over_a_long_way(rate, bytes_per_s, latency_ms):
         pair = lab.connect("ada", "ben")
         transfer_s([pair], size // 2)  # slow start is over
         expected_s = size / bytes_per_s + 2 * latency_ms / 1000
-        assert best_ratio(lambda: transfer_s([pair], size)[0], expected_s) == near(1)
+        assert best_ratio(lambda: transfer_s([pair], size)[0], expected_s, TRIES) == near(1)
 
 
 def test_one_uplink_is_shared_by_all_connections_of_its_host():
@@ -67,7 +82,7 @@ def test_one_uplink_is_shared_by_all_connections_of_its_host():
             ends[:] = transfer_s(pairs, size)
             return max(ends)
 
-        assert best_ratio(both, 2 * size / bytes_per_s) == near(1)
+        assert best_ratio(both, 2 * size / bytes_per_s, TRIES) == near(1)
     assert min(ends) > 0.6 * max(ends), "both had their part all the time"
 
 
@@ -75,7 +90,7 @@ def test_one_downlink_is_shared_by_all_who_send_to_its_host():
     size = 2_000_000
     with NamespaceLab(host("ada"), host("ben"), host("carl", down="40 Mbit/s")) as lab:
         pairs = [lab.connect("ada", "carl"), lab.connect("ben", "carl")]
-        assert best_ratio(lambda: max(transfer_s(pairs, size)), 2 * size / 5e6) == near(1)
+        assert best_ratio(lambda: max(transfer_s(pairs, size)), 2 * size / 5e6, TRIES) == near(1)
 
 
 def test_a_shared_pipe_carries_both_directions_together():
@@ -89,8 +104,8 @@ def test_a_shared_pipe_carries_both_directions_together():
             took_s = max(transfer_s(pairs, size))
             return took_s / ((lab.wire_bytes("carl", "pipe") - before) / wire_per_s)
 
-        assert best_ratio(lambda: ratio([forth]), 1.0) == near(1)
-        assert best_ratio(lambda: ratio([forth, forth[::-1]]), 1.0) == near(1)
+        assert best_ratio(lambda: ratio([forth]), 1.0, TRIES) == near(1)
+        assert best_ratio(lambda: ratio([forth, forth[::-1]]), 1.0, TRIES) == near(1)
         assert max(transfer_s([forth, forth[::-1]], size)) > 0.97 * 2 * size / 5e6
 
 
@@ -100,7 +115,7 @@ def test_two_sites_share_what_joins_them_each_way():
     with NamespaceLab(*hosts, pairs=[PairSpec(between=("bonn", "rome"), rate="40 Mbit/s", latency_ms=4)]) as lab:
         pairs = [lab.connect("ada", "carl"), lab.connect("ben", "dora")]
         transfer_s(pairs, size // 4)
-        assert best_ratio(lambda: max(transfer_s(pairs, size)), 2 * size / 5e6 + 0.004) == near(1)
+        assert best_ratio(lambda: max(transfer_s(pairs, size)), 2 * size / 5e6 + 0.004, TRIES) == near(1)
         opposite = [pairs[0], pairs[1][::-1]]
         assert max(transfer_s(opposite, size)) < 0.8 * 2 * size / 5e6, "each way has the rate for itself"
         beside = lab.connect("ada", "ben")
@@ -113,11 +128,11 @@ def test_a_rate_changes_while_bytes_flow():
         pair = lab.connect("ada", "ben")
         transfer_s([pair], size)
         lab.order(ChangeRate("ada", up="20 Mbit/s"))
-        assert best_ratio(lambda: transfer_s([pair], size)[0], size / 2.5e6) == near(1)
+        assert best_ratio(lambda: transfer_s([pair], size)[0], size / 2.5e6, TRIES) == near(1)
         lab.order(ChangeRate("ada", up="unlimited"))
         assert transfer_s([pair], size)[0] < 0.5 * size / 2.5e6
         lab.order(ChangeRate("ben", down="40 Mbit/s"))
-        assert best_ratio(lambda: transfer_s([pair], size)[0], size / 5e6) == near(1)
+        assert best_ratio(lambda: transfer_s([pair], size)[0], size / 5e6, TRIES) == near(1)
 
 
 # --- delay and loss ---------------------------------------------------------------------------------------------------
@@ -127,7 +142,7 @@ def test_a_rate_changes_while_bytes_flow():
 def test_the_delay_is_right(latency_ms):
     with NamespaceLab(host("ada", up="80 Mbit/s", latency_ms=latency_ms), host("ben", latency_ms=latency_ms)) as lab:
         pair = lab.connect("ada", "ben")
-        one_way_s = min(round_trip_s(*pair) for _ in range(10)) / 2
+        one_way_s = best_one_way_s(pair)
         assert (lab.links.ways() == ()) == (latency_ms == 0), "what has no delay needs no delay line"
     assert one_way_s == pytest.approx(2 * latency_ms / 1000, abs=DELAY_TOLERANCE_S)
     assert one_way_s >= 2 * latency_ms / 1000 - 0.0001, "nothing is early"
@@ -138,7 +153,7 @@ def test_a_pair_has_a_delay_of_its_own():
     with NamespaceLab(host("ada"), host("ben"), host("carl"), pairs=pairs) as lab:
         for other, latency_s in (("ben", 0.0), ("carl", 0.02)):
             pair = lab.connect("ada", other)
-            one_way_s = min(round_trip_s(*pair) for _ in range(10)) / 2
+            one_way_s = best_one_way_s(pair)
             assert one_way_s == pytest.approx(latency_s, abs=DELAY_TOLERANCE_S)
 
 
@@ -154,7 +169,7 @@ def test_packets_are_lost_in_earnest_and_tcp_repeats_them():
         got = 0
         for _ in range(count):
             sender.sendto(b"?", (place.outer_host, place.ports[0]))
-        while not silent(receiver):
+        while not silent(receiver, 1.0):
             got += len(receiver.recv(10))
         spread = (count * loss * (1 - loss)) ** 0.5
         assert count - got == pytest.approx(count * loss, abs=5 * spread)

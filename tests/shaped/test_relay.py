@@ -19,10 +19,10 @@ RATE_TOLERANCE = 0.03
 DELAY_TOLERANCE_S = 0.002
 
 
-def best_ratio(measure, expected_s):
+def best_ratio(measure, expected_s, tries=TRIES):
     """Return how far the try that comes nearest is from what was expected, as took / expected."""
     ratios = []
-    for _ in range(TRIES):
+    for _ in range(tries):
         ratios.append(measure() / expected_s)
         if abs(ratios[-1] - 1) <= RATE_TOLERANCE:
             break
