@@ -90,10 +90,10 @@ def _losses(line: Line, pace: Pace) -> dict[Cause, float]:
 def _period_s(line: Line, pace: Pace) -> float:
     """Return the period within a step: longer than the busiest server's where 1F1B has too few in flight for its links.
 
-    With no more microbatches than stages it has all of them in flight, as GPipe always has.
+    With fewer microbatches than stages most stages have all of them in flight, as with GPipe they always have.
     """
     stages = len(line.stages)
-    if pace.schedule != "1f1b" or pace.microbatches <= stages:
+    if pace.schedule != "1f1b" or pace.microbatches < stages:
         return capacity(line).period_s
     return period_s(line, plain_warm_ups(stages))
 
