@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -25,8 +26,8 @@ from brigade.partition.line import HopTime, Line, Server, StageTime
 from brigade.partition.policy import alternation
 from brigade.partition.schedule import build
 from brigade.partition.simulation.disturbances import Noise
-from brigade.partition.simulation.run import UpdateRound, simulate
-from brigade.partition.simulation.stage import Work
+from brigade.partition.simulation.run import Tie, UpdateRound, simulate
+from brigade.partition.simulation.stage import HeldOut, Work
 from brigade.partition.simulation.walks import in_order, strict_alternation
 from brigade.wire.errors import PlanError
 
@@ -275,3 +276,52 @@ def test_steps_with_a_flush_are_equally_long(steps: int, microbatches: int, stag
     one = simulate(line, in_order(build("1f1b", stages, microbatches)), Work(microbatches, microbatches))
     assert whole.step_s >= one.makespan_s - 2 * sum(1.0 + 0.4 for _ in range(stages))
     assert whole.period_s == pytest.approx(whole.step_s / microbatches)
+
+
+def test_a_tied_parameter_by_hand() -> None:
+    """The owner waits for the gradient before the round, the follower for the new value before the next step."""
+    line = Line(
+        (StageTime(1.0, 2.0, optimizer_s=0.5), StageTime(3.0, 4.0, optimizer_s=0.25)), (HopTime(0.0, 0.0, 5.0),)
+    )
+    tie = Tie(owner=0, follower=1, gradient_s=30.0, weight_s=40.0)
+    report = simulate(line, alternation([0, 0]), Work(2, 1), update_round=UpdateRound((1.0, 1.0), ties=(tie,)))
+    follower_done = 1 + 5 + 7
+    summed = follower_done + 30  # after the owner's own backward, at 20
+    owner_updates = summed + 2 + 0.5
+    follower_goes_on = owner_updates + 40
+    assert report.commits_s[0] == pytest.approx(follower_goes_on)
+    # the owner goes on at once: its next activation waits for the follower
+    assert report.finishes_s[1] == pytest.approx(follower_goes_on + 7 + 5 + 2)
+    with pytest.raises(PlanError, match="cannot share"):
+        simulate(line, alternation([0, 0]), Work(1, 1), update_round=UpdateRound(ties=(Tie(0, 2, 0.0, 0.0),)))
+
+
+def test_held_out_microbatches_by_hand() -> None:
+    line = Line((StageTime(1.0, 2.0), StageTime(3.0, 4.0)), (HopTime(0.0, 0.0, 5.0),))
+    report = simulate(line, alternation([0, 0]), Work(2, 1, held_out=HeldOut(2, after=[0])))
+    step = 1 + 5 + 7 + 5 + 2
+    assert report.commits_s[0] == pytest.approx(step)
+    # two forwards at the first stage, then its own forward of the next step; the last stage has 3 s each behind them
+    evaluated = step + 1 + 5 + 3 + 3
+    assert report.commits_s[1] == pytest.approx(evaluated + 7 + 5 + 2)
+    assert [stage.evaluation_s for stage in report.stages] == pytest.approx([2, 6])
+    assert all(stage.wall_s == pytest.approx(report.wall_s) for stage in report.stages)
+    assert report.stages[0].forward_s == pytest.approx(2)
+
+
+def test_whoever_watches_sees_everything_once() -> None:
+    line = Line((StageTime(1.0, 2.0, 0.0, 0.5, 0.25, 0.25),) * 2, (HopTime(0.5, 0.5, 1.0),))
+    seen: list[tuple[str, int, int, float, float]] = []
+    report = simulate(line, alternation([1, 0]), Work(3, 3), watch=lambda *what: seen.append(what))
+    kinds = Counter((kind, stage) for kind, stage, *_ in seen)
+    both = ["forward", "backward", "optimizer"]
+    first = ["encode_activation", "sent_activation", "arrived_gradient", "decode_gradient"]
+    last = ["arrived_activation", "decode_activation", "encode_gradient", "sent_gradient"]
+    assert kinds == {
+        **{(kind, stage): 1 if kind == "optimizer" else 3 for kind in both for stage in (0, 1)},
+        **{(kind, 0): 3 for kind in first},
+        **{(kind, 1): 3 for kind in last},
+    }
+    for k, stage in enumerate(report.stages):
+        spent = sum(end - begin for kind, at, _, begin, end in seen if at == k and kind in both)
+        assert spent == pytest.approx(stage.computing_s)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.partition.line_cases import even_line
 
-from brigade.partition.closed_forms import capacity, minimal_warm_ups, passage_s, period_s
+from brigade.partition.closed_forms import Capacity, capacity, minimal_warm_ups, passage_s, period_s
 from brigade.partition.line import Access, HopTime, Line, PortTime, Server, StageTime, connect
 from brigade.partition.policy import alternation
 from brigade.partition.simulation.agenda import Agenda
@@ -239,3 +239,30 @@ def test_a_stalled_stage_says_so_and_its_times_add_up() -> None:
     assert report.stages[2].computing_s > 55
     assert all(stage.wall_s == pytest.approx(report.wall_s) for stage in report.stages)
     assert report.wall_s > period_s(line, [4, 2, 0]) * 40 + 15
+
+
+def test_hops_over_one_trunk_wait_for_each_other() -> None:
+    """Two hops leave for the other side over one line, as where a line crosses between two sites twice."""
+    stages = (StageTime(0.1, 0.1),) * 4
+    hops = (HopTime(1.0, 0.0, 0.0), HopTime(0.0, 0.0, 0.0), HopTime(1.0, 0.0, 0.0))
+    apart = Line(stages, hops)
+    together = Line(stages, hops, trunks=((0, -1), (-1, -1), (0, -1)))
+    assert capacity(apart).period_s == pytest.approx(1.0)
+    assert capacity(together) == Capacity(pytest.approx(2.0), Server("trunk", 0))
+    for line, period in ((apart, 1.0), (together, 2.0)):
+        walks = alternation((20, 20, 20, 0), 1)
+        report = simulate(line, walks, Work(200, 200))
+        assert 200 * period <= report.makespan_s <= 200 * period * 1.03
+    assert report.busy_s[Server("trunk", 0)] == pytest.approx(2 * 200)
+
+
+def test_a_trunk_that_stalls_holds_up_whatever_takes_it() -> None:
+    line = Line((StageTime(0.1, 0.1),) * 2, (HopTime(1.0, 0.0, 0.0),), trunks=((3, -1),))
+    stall = Stall(Server("trunk", 3), 0.5, 4.0)
+    held_up = simulate(line, alternation((0, 0)), Work(1, 1), disturbances=[stall])
+    assert held_up.makespan_s == pytest.approx(simulate(line, alternation((0, 0)), Work(1, 1)).makespan_s + 4.0)
+
+
+def test_trunks_must_match_the_hops() -> None:
+    with pytest.raises(PlanError, match="trunks for 1 hops"):
+        Line((StageTime(1.0, 1.0),) * 2, (HopTime(0.0, 0.0, 0.0),), trunks=((0, 0), (0, 0)))
