@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from brigade.lab.attribution import PARTS
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEADLINE_S = 240.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -76,6 +78,19 @@ def test_a_short_run_over_the_relay_ends_well_and_its_ledger_is_exact(tmp_path):
     order = [stage["node"] for stage in result["waits"]]
     for near, far in pairwise(order):
         assert carried[near, far] > result["tokens"] * result["wire"]["activation_bytes_per_token"] / 4
+    # the time of every stage is divided, all of it, and the latency of its links is a good part
+    check_parts(result)
+    latency_s = 8 * 8 * 0.025  # of the activations of all microbatches, and as much of the gradients
+    assert [link["sending_s"] > latency_s for link in result["links"]] == [True] * 6
+    assert f"limited by  {result['limited_by'].partition(' ')[0]}" in output
+
+
+def check_parts(result):
+    """The parts of every stage add up to its wall time, and that is the time of the run, within 2 %."""
+    for stage in result["waits"]:
+        parts = sum(stage[part] for part in PARTS)
+        assert parts == pytest.approx(stage["wall_s"], rel=0.02)
+        assert stage["wall_s"] == pytest.approx(stage["covered"] * result["seconds"], rel=0.02)
 
 
 def test_a_killed_node_comes_back_and_no_sample_is_lost(tmp_path):
@@ -89,6 +104,9 @@ def test_a_killed_node_comes_back_and_no_sample_is_lost(tmp_path):
     assert result["recoveries"] == 1
     assert result["ledger"] == {"committed": 8 * 16, "lost": 0, "repeated": 0}
     assert [text for _, text in result["events"] if "killed" in text] == ["home-3 is killed"]
+    check_parts(result)
+    assert min(stage["recovery_s"] for stage in result["waits"]) > 15.0  # the silence after which a node counts as lost
+    assert result["limited_by"].startswith("recoveries")
 
 
 def test_everything_ends_with_a_lab_that_is_killed_also_what_stands_still(tmp_path):
