@@ -1,12 +1,10 @@
 """Reads a scenario file (TOML): a mistake names file, key, what was found and what was expected."""
 
-import csv
 import dataclasses
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,9 @@ from msgspec.structs import replace
 
 from brigade.coordinator.run_file import RunFile, read_run_file
 from brigade.coordinator.table_errors import explain
+from brigade.lab.availability_file import trace_events
 from brigade.lab.devices import DEVICES
+from brigade.lab.known_names import explain_unknown
 from brigade.lab.quantities import parse_rate
 from brigade.lab.scenario_spec import (
     COORDINATOR,
@@ -23,8 +23,6 @@ from brigade.lab.scenario_spec import (
     EventSpec,
     HostSpec,
     Join,
-    Kill,
-    Leave,
     LinkEvent,
     LinkRate,
     LinksKind,
@@ -75,7 +73,7 @@ def read_scenario(path: Path) -> Scenario:
     run = read_run_file(path.parent / spec.run)
     events = spec.event
     if spec.trace is not None:
-        events += _read_trace(path.parent / spec.trace.file, spec, [host.name for host in hosts])
+        events += trace_events(spec.trace, path.parent, [host.name for host in hosts], spec.seed)
     scenario = Scenario(path=path, spec=spec, hosts=hosts, events=events, run=run)
     needed, there = run.spec.pipeline.nodes, len(scenario.starting())
     if there < needed:
@@ -139,6 +137,8 @@ def _unsound(spec: ScenarioSpec, hosts: Sequence[HostSpec]) -> Iterator[str]:
             yield from _unknown(f"pair[{index}].between", name, [*names, *sites, COORDINATOR])
         if len(set(pair.between)) == 1 and pair.between[0] not in sites:
             yield f"pair[{index}].between: {pair.between[0]!r} twice"
+    if spec.trace is not None and bool(spec.trace.file) == bool(spec.trace.generator):
+        yield "trace: expected one of file (a CSV file) and generator (volunteers or spot)"
     for index, event in enumerate(spec.event):
         yield from _unsound_event(f"event[{index}]", event, names)
 
@@ -160,10 +160,8 @@ def _unsound_event(place: str, event: EventSpec, names: Sequence[str]) -> Iterat
 
 
 def _unknown(place: str, name: str, known: Sequence[str]) -> Iterator[str]:
-    if name not in known:
-        near = get_close_matches(name, known, n=1, cutoff=0.6)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
-        yield f"{place}: {name!r} is not known{hint}"
+    if complaint := explain_unknown(name, known):
+        yield f"{place}: {complaint}"
 
 
 def _rates(spec: ScenarioSpec) -> Iterator[tuple[str, str]]:
@@ -175,32 +173,6 @@ def _rates(spec: ScenarioSpec) -> Iterator[tuple[str, str]]:
     for i, event in enumerate(spec.event):
         if isinstance(event, LinkRate):
             yield from ((f"event[{i}].{key}", rate) for key in ("up", "down") if (rate := getattr(event, key)))
-
-
-def _read_trace(path: Path, spec: ScenarioSpec, names: Sequence[str]) -> tuple[EventSpec, ...]:
-    """Return the events of an availability trace: a period that begins at 0 is there from the beginning."""
-    assert spec.trace is not None
-    events: list[EventSpec] = []
-    ends = Kill if spec.trace.ends == "kill" else Leave
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    for number, row in enumerate(rows, start=2):
-        try:
-            name, start_s, end_s = row["node"], float(row["start_s"]), float(row["end_s"] or "inf")
-        except (KeyError, TypeError, ValueError):
-            raise ConfigError(f"{path}, line {number}: expected the columns node, start_s, end_s") from None
-        for complaint in _unknown("node", name, names):
-            raise ConfigError(f"{path}, line {number}: {complaint}")
-        if not 0 <= start_s < end_s:
-            raise ConfigError(f"{path}, line {number}: a period ends after it starts; found {start_s:g} to {end_s:g}")
-        if start_s > 0:
-            events.append(Join(host=name, at_s=start_s))
-        if end_s < float("inf"):
-            events.append(ends(host=name, at_s=end_s))
-    return tuple(events)
 
 
 def _moment(event: EventSpec) -> float:

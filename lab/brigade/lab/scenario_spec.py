@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from brigade.lab.availability_spec import TraceSpec
 from brigade.lab.quantities import RATE_DESCRIPTION, RATE_PATTERN, UNLIMITED
 from brigade.wire.run_spec import Count, Fraction, Name, Natural, NonNegative, Positive
 
@@ -135,13 +136,6 @@ class CoordinatorKill(
 NodeEvent = Join | Leave | Kill | Suspend | Resume | Slow
 LinkEvent = LinkDown | LinkDownOneWay | LinkUp | LinkRate
 EventSpec = NodeEvent | LinkEvent | CoordinatorKill
-
-
-class TraceSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When hosts are there: a CSV file with the columns node, start_s, end_s; how a period ends, `ends` says."""
-
-    file: str
-    ends: Literal["kill", "leave"] = "kill"
 
 
 class ScenarioSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
