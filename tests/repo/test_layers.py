@@ -42,7 +42,7 @@ EDGES = {
     "resolve sockets state_lock",
     "compression": "",
     "partition": "exported measure",
-    "node": "building coordinator_links daemon data_links device directory emulation files stage_compute stage_shell stage_state "
+    "node": "building codec_times coordinator_links daemon data_links device directory emulation files stage_compute stage_shell stage_state "
     "stage_work state_files timeline_file",
     "coordinator": "ask checkpoints collector daemon export file_server forgiving_stream intake ledger_thread listeners planner "
     "mouthpiece progress record run_directory store",

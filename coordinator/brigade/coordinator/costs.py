@@ -31,6 +31,8 @@ class NodeCosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     blocks: tuple[BlockCost, ...]
     memory_bytes: int
+    encode_s: float = 0.0  # of a value of the largest boundary
+    decode_s: float = 0.0
     coordinator_way_s: float | None = None  # one way; None: not known
 
 
@@ -93,7 +95,14 @@ class GivenCosts:
                 f"{self.source} is about another model than the one on node {name} (fingerprints"
                 f" {self.costs.fingerprint[:12]} and {reported.fingerprint[:12]}); leave out --costs to measure"
             )
-        return replace(reported, blocks=known.blocks, boundaries=self.costs.boundaries, tied=self.costs.tied)
+        return replace(
+            reported,
+            blocks=known.blocks,
+            boundaries=self.costs.boundaries,
+            tied=self.costs.tied,
+            encode_s=known.encode_s,
+            decode_s=known.decode_s,
+        )
 
     def device(self, name: str, device: DeviceReport) -> DeviceReport:
         """Return a node's device with the memory that the costs were noted for."""
@@ -187,6 +196,8 @@ def record_costs(order: MakePlan, samples: int) -> Costs:
             name: NodeCosts(
                 blocks=order.chains[node_id].blocks,
                 memory_bytes=order.devices[node_id].memory_bytes,
+                encode_s=order.chains[node_id].encode_s,
+                decode_s=order.chains[node_id].decode_s,
                 coordinator_way_s=around.coordinator_way_s.get(node_id),
             )
             for node_id, name in sorted(names.items(), key=lambda item: item[1])

@@ -209,6 +209,8 @@ def _some(names: Sequence[str]) -> str:
 def _check_chain(chain: ChainReport) -> None:
     if not chain.blocks or len(chain.boundaries) != len(chain.blocks) - 1:
         raise RemoteProtocolError(f"a chain of {len(chain.blocks)} blocks with {len(chain.boundaries)} boundaries")
+    if not all(math.isfinite(s) and s >= 0 for s in (chain.encode_s, chain.decode_s)):
+        raise RemoteProtocolError(f"a codec that takes {chain.encode_s} and {chain.decode_s} s")
     for index, block in enumerate(chain.blocks):
         seconds = (block.forward_s, block.backward_s, block.optimizer_s)
         sizes = (

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from brigade.node.codec_times import time_codec
 from brigade.node.datasets import open_source
 from brigade.node.emulated_speed import SpeedSource
 from brigade.node.emulation import EmulatedStageCompute, emulated_report, forward_gflop
@@ -54,6 +55,7 @@ def measure_device(
     chain = build_chain(spec.model)
     if timed:
         measured = measure_chain(chain, inputs, training, sizes.microbatch_samples, device)
+        measured = _with_codec(measured, sizes.microbatch_samples, spec)
     else:
         measured = describe_chain(chain, inputs)
     if timed and emulated is not None:
@@ -62,6 +64,16 @@ def measure_device(
     if source is None:
         return measured
     return replace(measured, train_samples=source.train_count, validation_samples=source.validation_count)
+
+
+def _with_codec(report: ChainReport, samples: int, spec: RunSpec) -> ChainReport:
+    """Add how long the largest value between two blocks is encoded and decoded."""
+    sizes = [block.output_bytes for block in report.blocks[:-1]]
+    if not sizes:
+        return report
+    boundary = report.boundaries[sizes.index(max(sizes))]
+    encode_s, decode_s = time_codec(boundary, samples, spec.compression.forward)
+    return replace(report, encode_s=encode_s, decode_s=decode_s)
 
 
 def build_stage(

@@ -36,6 +36,7 @@ class Measurements:
         self.contacts = tuple(contacts)
         self.chain = chains[contacts[0].node_id]  # but for its costs, the same on all nodes
         self.blocks = [chains[contact.node_id].blocks for contact in contacts]
+        self.codec_s = [(chains[contact.node_id].encode_s, chains[contact.node_id].decode_s) for contact in contacts]
         self.memory_bytes = [devices[contact.node_id].memory_bytes for contact in contacts]
         self.schedule = spec.pipeline.schedule
         self.recompute = spec.training.gradient_checkpointing

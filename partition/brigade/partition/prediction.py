@@ -29,7 +29,8 @@ class Trunk:
 class Handling:
     """Seconds of a processor that everything costs beside the arithmetic of blocks.
 
-    Encoding and decoding are for one value: a fixed part, and so much a byte of the uncompressed value.
+    Encoding and decoding are for one value: a fixed part, and so much a byte of the uncompressed value; they come on
+    top of what nodes have reported.
     """
 
     encode_s: float = 0.0
@@ -117,12 +118,15 @@ def _stage(measured: Measurements, node: int, first: int, end: int, handling: Ha
     last = len(measured.blocks[node])
     sizes = [measured.blocks[node][cut - 1].output_bytes for cut in (first, end) if 0 < cut < last]
     size = max(sizes, default=0)
+    largest = max((block.output_bytes for block in measured.blocks[node][:-1]), default=0)
+    share = size / largest if largest else 0.0
+    encode_s, decode_s = (seconds * share for seconds in measured.codec_s[node])
     return StageTime(
         forward_s=sum(block.forward_s for block in blocks) + handling.turn_s,
         backward_s=sum(block.backward_s for block in blocks) + handling.turn_s,
         optimizer_s=sum(block.optimizer_s for block in blocks) + handling.optimizer_s,
-        encode_s=handling.encode_s + handling.encode_s_per_byte * size,
-        decode_s=handling.decode_s + handling.decode_s_per_byte * size,
+        encode_s=encode_s + handling.encode_s + handling.encode_s_per_byte * size,
+        decode_s=decode_s + handling.decode_s + handling.decode_s_per_byte * size,
     )
 
 

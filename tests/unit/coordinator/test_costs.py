@@ -49,7 +49,13 @@ def make_costs(*names: str, **changes: object) -> Costs:
         boundaries=CHAIN.boundaries,
         tied=CHAIN.tied,
         nodes={
-            name: NodeCosts(blocks=(COST,) * len(CHAIN.blocks), memory_bytes=10**6 + i, coordinator_way_s=0.01 * i)
+            name: NodeCosts(
+                blocks=(COST,) * len(CHAIN.blocks),
+                memory_bytes=10**6 + i,
+                encode_s=0.1,
+                decode_s=0.2,
+                coordinator_way_s=0.01 * i,
+            )
             for i, name in enumerate(names)
         },
         links=tuple(LinkCosts(source=a, target=b, rtt_s=0.05, bytes_per_s=1e6) for a in names for b in names if a != b),
@@ -96,6 +102,7 @@ def test_given_costs_are_told_by_node_id() -> None:
     order = make_order(make_costs("ada", "bob", "cyd"), "cyd", "ada")
     assert order.devices["id-cyd"].memory_bytes == 10**6 + 2
     assert order.chains["id-ada"].blocks[0] == COST
+    assert (order.chains["id-ada"].encode_s, order.chains["id-ada"].decode_s) == (0.1, 0.2)
     assert set(order.links) == {("id-ada", "id-cyd"), ("id-cyd", "id-ada")}
     assert order.links["id-ada", "id-cyd"] == LinkReport(to="id-cyd", rtt_s=0.05, bytes_per_s=1e6)
     assert order.surroundings == Surroundings(

@@ -84,6 +84,16 @@ def test_handling_costs_what_it_says() -> None:
     assert line.hops[0].one_way_s == pytest.approx(0.5 + 0.3)
 
 
+def test_what_nodes_say_of_their_codec_counts_by_size() -> None:
+    fleet = even_fleet(2, 3, output_bytes=[50, 100, 0])
+    measured = fleet.measurements()
+    measured.codec_s = [(0.8, 0.4), (0.2, 0.1)]
+    split = Split((0, 1), (0, 1, 3), 0.0, 0.0, 0.0)
+    line = lay_line(measured, split, Surroundings(handling=Handling(encode_s=0.01)))
+    assert (line.stages[0].encode_s, line.stages[0].decode_s) == (pytest.approx(0.41), pytest.approx(0.2))
+    assert line.stages[1].encode_s == pytest.approx(0.11)
+
+
 def test_tied_parameters_travel_between_their_stages() -> None:
     tied = (TiedParameter(owner="0.weight", followers=("1.weight",)),)
     measured = two_nodes(tied=tied, persistent_bytes=[50, 50])

@@ -47,6 +47,8 @@ class ChainReport:
     tied: tuple[TiedParameter, ...]
     train_samples: int | None = None  # only where the node, not the coordinator, opens the data
     validation_samples: int | None = None
+    encode_s: float = 0.0  # of one value of the largest boundary, under the run's codec
+    decode_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
