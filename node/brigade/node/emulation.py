@@ -127,6 +127,9 @@ class EmulatedStageCompute(StageCompute):
             return
         pad_s = max(0.0, left_s - self._debt_s)
         self._debt_s = max(0.0, self._debt_s - left_s)
+        asleep = time.perf_counter()
         time.sleep(pad_s)
+        slept_s = time.perf_counter() - asleep
+        self._debt_s = min(self._debt_s + max(0.0, slept_s - pad_s), target_s)  # a busy machine wakes us late
         if what:
-            self._seconds[what] += pad_s
+            self._seconds[what] += slept_s

@@ -38,6 +38,7 @@ class Clock:
     def __init__(self):
         self.wall_s = self.computed_s = 0.0
         self.slept = []
+        self.wakes_late_s = 0.0
 
     def perf_counter(self):
         return self.wall_s
@@ -47,7 +48,7 @@ class Clock:
 
     def sleep(self, seconds):
         self.slept.append(seconds)
-        self.wall_s += seconds
+        self.wall_s += seconds + self.wakes_late_s
 
     def work(self, computed_s, others_s=0.0):
         self.computed_s += computed_s
@@ -126,6 +127,18 @@ def test_what_took_too_long_is_made_up_for(clock):
         paced(compute, clock, (0.1,))
     assert clock.wall_s == pytest.approx(4 * 0.2)
     assert clock.slept == pytest.approx([0.0, 0.1, 0.1])
+
+
+def test_waking_late_is_made_up_for(clock):
+    compute = make(EmulatedStageCompute, SpeedSource("2x"))
+    clock.wakes_late_s = 0.03
+    paced(compute, clock, (0.1,))
+    clock.wakes_late_s = 0.0
+    paced(compute, clock, (0.1,))
+    paced(compute, clock, (0.1,))
+    assert clock.slept == pytest.approx([0.1, 0.07, 0.1])
+    assert clock.wall_s == pytest.approx(3 * 0.2)
+    assert compute.take_seconds().forward_s == pytest.approx(0.13 + 0.07 + 0.1)
 
 
 def test_a_device_that_is_slowed_down_while_it_works(clock, tmp_path):
