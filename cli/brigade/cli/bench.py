@@ -8,12 +8,22 @@ import typer
 from brigade.cli.choices import Quiet
 
 if TYPE_CHECKING:
+    from brigade.coordinator.run_file import RunFile
+    from brigade.lab.scenario import Scenario
     from brigade.lab.yardstick import Spread, Yardstick
 
-RunFile = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file of the job.")]
+JobFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN.toml|SCENARIO.toml",
+        help="The run file of the job, or a scenario whose hosts and links shall carry it.",
+    ),
+]
 Stages = Annotated[str, typer.Option("--stages", metavar="N,...", help="Numbers of stages to compare.")]
 Rounds = Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Rounds in which everybody has a turn.")]
-Steps = Annotated[int, typer.Option("--steps", metavar="N", min=2, help="Steps that are timed in each turn.")]
+Steps = Annotated[
+    int, typer.Option("--steps", metavar="N", min=2, help="Steps of a turn; it ends earlier after four seconds.")
+]
 WarmUp = Annotated[int, typer.Option("--warm-up", metavar="N", min=1, help="Steps before those.")]
 Who = Annotated[
     str,
@@ -36,10 +46,10 @@ Directory = Annotated[
 
 
 def bench(
-    run_file: RunFile,
+    job_file: JobFile,
     stages: Stages = "2,4",
-    repeats: Rounds = 3,
-    steps: Steps = 20,
+    repeats: Rounds = 5,
+    steps: Steps = 5,
     warm_up: WarmUp = 5,
     contenders: Who = "",
     learning_steps: Learning = 0,
@@ -50,18 +60,19 @@ def bench(
 ) -> None:
     """Measure this run beside a plain loop and torch.distributed.pipelining, by turns on this machine.
 
-    Same model, data, batches, cuts and updates for everybody; one thread each. Ratios are formed within a round.
+    Same model, data, batches, cuts and updates for everybody; one thread each. Ratios are formed within a round. With a
+    scenario the links are those of its hosts, in network namespaces (root); its devices are this machine's.
     """
     from rich.console import Console
 
     from brigade.cli.lab import new_directory
-    from brigade.coordinator.run_file import read_run_file
     from brigade.lab.measuring import Wanted, measure
 
     console = Console(quiet=quiet, highlight=False, soft_wrap=True)
-    run = read_run_file(run_file)
+    run, scenario = read_job(job_file)
     wanted = Wanted(
         run=run,
+        scenario=scenario,
         stages=parse_counts(stages),
         contenders=parse_names(contenders),
         rounds=repeats,
@@ -76,6 +87,21 @@ def bench(
         path.write_bytes(result.to_json())
     console.print(table(result))
     console.print(f"What each process said, and yardstick.json, lie in {place}.")
+
+
+def read_job(path: Path) -> "tuple[RunFile, Scenario | None]":
+    """Return the job of a run file, or the job and the scenario of a scenario file; ConfigError when it is neither."""
+    import tomllib
+    from contextlib import suppress
+
+    from brigade.coordinator.run_file import read_run_file
+    from brigade.lab.scenario import read_scenario
+
+    with suppress(OSError, ValueError):  # told by who reads it in earnest
+        if "host" in tomllib.loads(path.read_text(encoding="utf-8")):
+            scenario = read_scenario(path)
+            return scenario.run, scenario
+    return read_run_file(path), None
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
@@ -108,7 +134,7 @@ def table(result: "Yardstick") -> object:
     from rich.table import Table
 
     shown = Table(
-        title=f"{result.run}, {result.links}: median of {result.rounds} rounds of {result.steps} steps, least-most",
+        title=f"{result.run}, {result.links}: median of {result.rounds} rounds (least-most)",
         caption=f"{result.machine}. Ratios are to torch-1f1b, for brigade-gpipe to torch-gpipe, within a round.",
         title_justify="left",
         caption_justify="left",
@@ -122,9 +148,9 @@ def table(result: "Yardstick") -> object:
         cells = [
             str(row.stages),
             row.contender,
-            spread_text(row.step_s, 1e3, ",.0f"),
+            f"{1e3 * row.step_s.median:,.0f}",
             spread_text(row.ratio, 1.0, ".2f"),
-            spread_text(row.cpu_s, 1e3, ",.0f"),
+            f"{1e3 * row.cpu_s.median:,.0f}",
             spread_text(row.cpu_ratio, 1.0, ".2f"),
             f"{row.forward_bytes_per_token + row.backward_bytes_per_token:,.0f}",
         ]
@@ -135,8 +161,8 @@ def table(result: "Yardstick") -> object:
 
 
 def spread_text(spread: "Spread | None", scale: float, form: str) -> str:
-    """Return `median least-most`, a dash for nothing."""
+    """Return `median (least-most)`, a dash for nothing."""
     if spread is None:
         return "-"
     least, middle, most = (format(scale * value, form) for value in (spread.least, spread.median, spread.most))
-    return f"{middle}  {least}-{most}"
+    return f"{middle} ({least}-{most})"

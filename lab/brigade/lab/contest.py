@@ -1,281 +1,264 @@
-"""Lets contenders train the same job by turns, as real processes, and watches their steps and their processor time."""
+"""Lets contenders train the same job by turns, as real processes, and watches their steps and their processor time.
+
+All are alive at the same time, and all but one stand still (SIGSTOP): turns are short, so that whatever else the
+machine does falls on everybody alike.
+"""
 
 import asyncio
-import math
-import platform
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
-import msgspec
 import psutil
-import tomli_w
-import torch
 from msgspec import json
-from msgspec.structs import replace
 
-from brigade.compression.buffers import dtype_of
 from brigade.coordinator.run_file import RunFile
 from brigade.coordinator.store import STORE_NAME, Store
+from brigade.lab.contest_jobs import boundary_bytes, variant, write_run_file
 from brigade.lab.fleet import Fleet, OwnMember
+from brigade.lab.links import Links
+from brigade.lab.namespace_network import UP
 from brigade.lab.rival_job import Job
+from brigade.lab.scenario_spec import COORDINATOR
 from brigade.lab.yardstick import Contender, Turn
-from brigade.wire.errors import BrigadeError, ConfigError
+from brigade.wire.errors import BrigadeError
 from brigade.wire.plan import Plan
-from brigade.wire.run_spec import FactoryData, RunSpec
 
 PROGRAM = "brigade.cli.app"
 PLAIN, PIPELINING = "brigade.lab.rival_plain", "brigade.lab.rival_pipelining"
-TURN_LIMIT_S = 1800.0
-END_LIMIT_S = 60.0  # to save, and to say goodbye
+LOOPBACK = "127.0.0.1:0"
+STEP_LIMIT_S = 600.0  # for a step, or for all to begin
+TURN_S = 4.0  # a turn ends a step after this: sessions take who is still for half a minute for dead
+LEAST_STEPS = 2
 
 
-class Audience(Protocol):
-    """Whoever wants to see how it goes."""
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long contenders train."""
 
-    def said(self, text: str) -> None:
-        """Something begins or has ended."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
-    """How much is measured."""
-
-    run: RunFile
-    steps: int  # timed
-    warm_up: int
-    trusted: tuple[str, ...] = ()
-    directory: Path
+    max_steps: int
+    eval_every: int = 0
 
 
 @dataclass(slots=True)
-class Seen:
-    """What the processes of one turn have said, and when."""
+class Entry:
+    """A contender that is alive."""
 
-    at_s: list[float]
-    losses: list[float]
-    held_out: list[tuple[int, float]]
-    cpu_s: list[dict[str, float]]  # at the end of the warm-up, and of the last timed step
-
-
-def check(run: RunFile, stages: Sequence[int], steps: int) -> None:
-    """Raise ConfigError for a job that the contenders cannot all do, or not alike."""
-    spec, training = run.spec, run.spec.training
-    if training.batch_size % training.microbatches:
-        raise ConfigError(
-            f"{run.path}: training.microbatches: a batch of {training.batch_size} in {training.microbatches} parts; "
-            "the yardstick needs equal ones"
-        )
-    if training.microbatches < max(stages):
-        raise ConfigError(f"{run.path}: training.microbatches: {max(stages)} stages need at least as many for 1F1B")
-    if training.bf16:
-        raise ConfigError(f"{run.path}: training.bf16: the yardstick compares fp32 only")
-    if run.data is not None and steps > (whole := run.data.train_count // training.batch_size):
-        raise ConfigError(f"{run.path}: the data has {whole} whole batches, but {steps} steps are to be measured")
-    if getattr(spec.model, "tie_word_embeddings", False):
-        raise ConfigError(f"{run.path}: model.tie_word_embeddings: torch.distributed.pipelining ties no parameters")
+    contender: Contender
+    stages: int
+    place: Path
+    first_blocks: tuple[int, ...] = (0,)
+    members: list[OwnMember] = field(default_factory=list)
+    ends: "asyncio.Queue[float | None]" = field(default_factory=asyncio.Queue)  # of steps; None: there are no more
+    losses: list[float] = field(default_factory=list)
+    held_out: list[tuple[int, float]] = field(default_factory=list)
+    plan: Plan | None = None
 
 
-def variant(run: RunFile, contender: Contender, stages: int, *, steps: int, eval_every: int = 0) -> RunSpec:
-    """Return the run of one contender: nothing but the schedule, the codecs and the length differ from the file."""
-    spec = run.spec
-    training = replace(spec.training, max_steps=steps, eval_steps=eval_every, save_steps=0)
-    if not eval_every:
-        training = replace(training, eval_batches=1)
-    pipeline = replace(spec.pipeline, nodes=stages, stages=stages)
-    if contender.schedule:
-        pipeline = replace(pipeline, schedule=contender.schedule)
-    compression = spec.compression
-    if contender.codecs is not None:
-        compression = replace(compression, forward=contender.codecs[0], backward=contender.codecs[1])
-    data = spec.data
-    if not isinstance(data, FactoryData) and run.data_path is not None:
-        data = replace(data, path=str(run.data_path.absolute()))
-    return replace(spec, training=training, pipeline=pipeline, compression=compression, data=data, output_dir=None)
+class Contest:
+    """Starts contenders, one after the other, and gives them turns."""
 
-
-def write_run_file(path: Path, spec: RunSpec) -> None:
-    """Write a run file; what has no value is left out."""
-    path.write_bytes(tomli_w.dumps(_without_none(msgspec.to_builtins(spec))).encode())
-
-
-def _without_none(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_none(each) for key, each in value.items() if each is not None}
-    return [_without_none(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def boundary_bytes(plan: Plan, tokens: int, samples: int) -> tuple[float, float]:
-    """Return the bytes a token, forwards and backwards, that cross all boundaries of a plan as they are.
-
-    `tokens` are those of a microbatch with `samples` samples.
-    """
-    forward = backward = 0
-    for boundary in plan.boundaries:
-        for leaf in boundary.leaves:
-            dtype = dtype_of(leaf.dtype)
-            size = dtype.itemsize * math.prod(leaf.shape(samples))
-            forward += size
-            backward += size if dtype.is_floating_point else 0
-    return forward / tokens, backward / tokens
-
-
-class Ring:
-    """Where the turns take place: one directory, one after the other."""
-
-    def __init__(self, contest: Contest, audience: Audience) -> None:
-        self._contest = contest
-        self._audience = audience
-        self._turns = 0
-
-    async def brigade(
-        self, contender: Contender, stages: int, *, steps: int, warm_up: int, eval_every: int = 0
-    ) -> tuple[Turn, Seen, Plan]:
-        """Train with a coordinator and nodes; return what happened and the plan."""
-        place = self._place(contender)
-        spec = variant(self._contest.run, contender, stages, steps=steps, eval_every=eval_every)
-        write_run_file(place / "run.toml", spec)
-        async with Fleet() as fleet:
-            coordinator = await fleet.start(
-                "coordinator",
-                *(PROGRAM, "up", place / "run.toml", "--json", "--end-with-stdin"),
-                *("--listen", "127.0.0.1:0", "--output-dir", place / "run"),
-                output=None,
-                errors=place / "coordinator.txt",
-            )
-            seen = await self._watch(fleet, coordinator, warm_up, steps, lambda: self._join(fleet, place, stages))
-            for member in tuple(fleet.members):
-                await member.wait(END_LIMIT_S)
-        with Store(place / "run" / STORE_NAME, readonly=True) as store:
-            plan, commits = store.latest_plan(), list(store.commits())
-        if plan is None:
-            raise BrigadeError(f"{contender.name} made no plan; what it said lies in {place}")
-        tokens = sum(commit.tokens for commit in commits)
-        sent = [
-            sum(getattr(each, f"{way}_bytes") for commit in commits for each in commit.statistics) / max(1, tokens)
-            for way in ("forward", "backward")
-        ]
-        first_blocks = tuple(stage.first_block for stage in plan.stages)
-        return self._turn(contender, stages, first_blocks, seen, warm_up, (sent[0], sent[1])), seen, plan
-
-    async def rival(
+    def __init__(
         self,
-        contender: Contender,
-        stages: int,
-        plan: Plan | None,
+        fleet: Fleet,
+        run: RunFile,
+        directory: Path,
         *,
-        steps: int,
-        warm_up: int,
-        eval_every: int = 0,
-    ) -> tuple[Turn, Seen]:
-        """Train with a plain loop or torch's pipelining, cut as `plan` says."""
-        place = self._place(contender)
-        spec = variant(self._contest.run, contender, stages, steps=steps, eval_every=eval_every)
-        write_run_file(place / "run.toml", spec)
+        costs: Mapping[int, Path],
+        hosts: Sequence[str],
+        links: Links | None = None,
+        trusted: Sequence[str] = (),
+    ) -> None:
+        """`costs` by the number of stages; `hosts` name the nodes; without `links` all are on loopback."""
+        self._fleet = fleet
+        self._run = run
+        self._directory = directory
+        self._costs = costs
+        self._hosts = hosts
+        self._links = links
+        self._trusted = trusted
+        self._readers: set[asyncio.Task[None]] = set()
+
+    async def enter(self, contender: Contender, stages: int, plan: Plan | None, length: Length) -> Entry:
+        """Start a contender; torch's is cut as `plan` says, and its stages are where the plan has them."""
         alone = contender.side == "plain"
-        first_blocks = (0,) if plan is None or alone else tuple(stage.first_block for stage in plan.stages)
-        async with Fleet() as fleet:
-            for stage in range(len(first_blocks)):
-                job = Job(
-                    run_file=str((place / "run.toml").absolute()),
-                    first_blocks=first_blocks,
-                    stage=stage,
-                    schedule="gpipe" if contender.schedule == "gpipe" else "1f1b",
-                    rendezvous=str((place / "rendezvous").absolute()),
-                    interface="" if alone else "lo",
-                )
-                (place / f"job-{stage}.json").write_bytes(json.encode(job))
-                last = stage == len(first_blocks) - 1
-                said = place / f"stage-{stage}.txt"
-                program = PLAIN if alone else PIPELINING
-                await fleet.start(
-                    f"stage-{stage}", program, place / f"job-{stage}.json",
-                    output=None if last else said, errors=said if last else None,
-                )  # fmt: skip
-            seen = await self._watch(fleet, fleet.members[-1], warm_up, steps, None)
-            for member in tuple(fleet.members):
-                await member.wait(END_LIMIT_S)
-        samples = spec.training.batch_size // spec.training.microbatches
-        tokens = samples * getattr(spec.data, "sequence_length", 1)
-        sent = (0.0, 0.0) if plan is None or alone else boundary_bytes(plan, tokens, samples)
-        return self._turn(contender, stages if not alone else 1, first_blocks, seen, warm_up, sent), seen
+        entry = Entry(contender, 1 if alone else stages, self._new_place(f"{contender.name}-{stages}"))
+        spec = variant(self._run, contender, stages, steps=length.max_steps, eval_every=length.eval_every)
+        write_run_file(entry.place / "run.toml", spec)
+        if contender.side == "brigade":
+            await self._lead(entry)
+        elif alone:
+            await self._start_rivals(entry, PLAIN, [""])
+        elif plan is not None:
+            entry.plan, entry.first_blocks = plan, tuple(stage.first_block for stage in plan.stages)
+            await self._start_rivals(entry, PIPELINING, [stage.contact.name for stage in plan.stages])
+        else:
+            raise BrigadeError("nobody has made a plan: let one of ours take part")
+        return entry
 
-    # --- inside ---------------------------------------------------------------------------------------------------
+    async def warm_up(self, entry: Entry, steps: int) -> None:
+        """Let a contender train its first steps, and stop it."""
+        for _ in range(steps):
+            await self._next_end(entry)
+        for member in entry.members:
+            member.suspend()
+        if entry.contender.side == "brigade":
+            with Store(entry.place / "run" / STORE_NAME, readonly=True) as store:
+                entry.plan = store.latest_plan()
+            if entry.plan is not None:
+                entry.first_blocks = tuple(stage.first_block for stage in entry.plan.stages)
 
-    def _place(self, contender: Contender) -> Path:
-        self._turns += 1
-        place = self._contest.directory / f"{self._turns:03d}-{contender.name}"
+    async def turn(self, entry: Entry, steps: int) -> Turn:
+        """Let a contender train so many steps, or fewer when its time is over, and stop it again.
+
+        The step that is under way when its turn begins is not counted.
+        """
+        while not entry.ends.empty():
+            entry.ends.get_nowait()
+        for member in entry.members:
+            member.wake()
+        ends = [await self._next_end(entry)]
+        before = cpu_seconds(entry.members)
+        while len(ends) <= LEAST_STEPS or (len(ends) <= steps and ends[-1] < ends[0] + TURN_S):
+            ends.append(await self._next_end(entry))
+        after = cpu_seconds(entry.members)
+        for member in entry.members:
+            member.suspend()
+        timed = len(ends) - 1
+        return Turn(
+            contender=entry.contender.name,
+            stages=entry.stages,
+            first_blocks=entry.first_blocks,
+            steps=timed,
+            step_s=(ends[-1] - ends[0]) / timed,
+            cpu_s={name: (after[name] - before[name]) / timed for name in after},
+        )
+
+    async def finish(self, entry: Entry) -> None:
+        """Wait until a contender has trained all its steps."""
+        async with asyncio.timeout(STEP_LIMIT_S):
+            while await entry.ends.get() is not None:
+                pass
+            for member in entry.members:
+                await member.ended()
+
+    def sent_per_token(self, entry: Entry) -> tuple[float, float]:
+        """Return the payload bytes a token that a contender sends forwards and backwards, over all its links."""
+        if entry.contender.side == "plain" or entry.plan is None:
+            return 0.0, 0.0
+        if entry.contender.side == "torch":
+            training = self._run.spec.training
+            samples = training.batch_size // training.microbatches
+            return boundary_bytes(entry.plan, samples * getattr(self._run.spec.data, "sequence_length", 1), samples)
+        with Store(entry.place / "run" / STORE_NAME, readonly=True) as store:
+            commits = list(store.commits())
+        tokens = max(1, sum(commit.tokens for commit in commits))
+        forward, backward = (
+            sum(getattr(each, f"{way}_bytes") for commit in commits for each in commit.statistics) / tokens
+            for way in ("forward", "backward")
+        )
+        return forward, backward
+
+    # --- processes ------------------------------------------------------------------------------------------------
+
+    def _new_place(self, name: str) -> Path:
+        place = self._directory / name
+        number = 1
+        while place.exists():
+            number += 1
+            place = self._directory / f"{name}-{number}"
         place.mkdir(parents=True)
         return place
 
-    async def _join(self, fleet: Fleet, place: Path, stages: int) -> None:
-        trusted = [word for package in self._contest.trusted for word in ("--trust", package)]
-        for number in range(stages):
-            name = f"node-{number}"
-            await fleet.start(
+    async def _start(
+        self, entry: Entry, name: str, host: str, *arguments: str | Path, speaks: bool = False
+    ) -> OwnMember:
+        said = entry.place / f"{name}.txt"
+        behind = self._links.command(host, []) if self._links is not None and host else []
+        member = await self._fleet.start(
+            name, *arguments, output=None if speaks else said, errors=said if speaks else None, behind=behind
+        )
+        entry.members.append(member)
+        if speaks:
+            reader = asyncio.get_running_loop().create_task(self._read(entry, member))
+            self._readers.add(reader)
+            reader.add_done_callback(self._readers.discard)
+        return member
+
+    async def _lead(self, entry: Entry) -> None:
+        costs = self._costs.get(entry.stages)
+        await self._start(
+            entry,
+            "coordinator",
+            COORDINATOR,
+            *(PROGRAM, "up", entry.place / "run.toml", "--json", "--end-with-stdin"),
+            *("--listen", self._listen(COORDINATOR), "--output-dir", entry.place / "run"),
+            *(("--costs", costs) if costs is not None else ()),
+            speaks=True,
+        )
+
+    async def _join(self, entry: Entry) -> None:
+        trusted = [word for package in self._trusted for word in ("--trust", package)]
+        for name in self._hosts[: entry.stages]:
+            await self._start(
+                entry,
                 name,
-                *(PROGRAM, "join", place / "run" / "invite.txt", "--end-with-stdin"),
-                *("--name", name, "--state", place / name, "--listen", "127.0.0.1:0"),
+                name,
+                *(PROGRAM, "join", entry.place / "run" / "invite.txt", "--end-with-stdin"),
+                *("--name", name, "--state", entry.place / name, "--listen", self._listen(name)),
                 *("--device", "cpu", "--threads", "1", *trusted),
-                output=place / f"{name}.txt",
             )
 
-    async def _watch(self, fleet: Fleet, teller: OwnMember, warm_up: int, steps: int, listening: Any) -> Seen:
-        """Follow what `teller` says until its last step is done; both ends of what is timed are steps' ends."""
-        seen = Seen([], [], [], [])
+    def _listen(self, host: str) -> str:
+        return LOOPBACK if self._links is None else self._links.places[host].inner_host + ":0"
+
+    async def _start_rivals(self, entry: Entry, program: str, hosts: Sequence[str]) -> None:
+        for stage, host in enumerate(hosts):
+            job = Job(
+                run_file=str((entry.place / "run.toml").absolute()),
+                first_blocks=entry.first_blocks,
+                stage=stage,
+                schedule="gpipe" if entry.contender.schedule == "gpipe" else "1f1b",
+                rendezvous=str((entry.place / "rendezvous").absolute()),
+                interface="lo" if self._links is None else UP,
+            )
+            path = entry.place / f"stage-{stage}.json"
+            path.write_bytes(json.encode(job))
+            await self._start(entry, f"stage-{stage}", host, program, path, speaks=stage == len(hosts) - 1)
+
+    # --- what they say --------------------------------------------------------------------------------------------
+
+    async def _read(self, entry: Entry, teller: OwnMember) -> None:
         stdout = teller.process.stdout
         assert stdout is not None
-        async with asyncio.timeout(TURN_LIMIT_S):
-            while line := await stdout.readline():
-                if not line.startswith(b"{"):
-                    continue
-                facts = json.decode(line)
-                match facts["event"]:
-                    case "listening":
-                        await listening()
-                    case "step":
-                        seen.at_s.append(time.monotonic())
-                        seen.losses.append(facts["loss"])
-                        if len(seen.at_s) in (warm_up, steps - 1):
-                            seen.cpu_s.append(cpu_seconds(fleet.members))
-                    case "evaluation":
-                        seen.held_out.append((facts["step"], facts["loss"]))
-        if len(seen.at_s) < steps:
-            raise BrigadeError(
-                f"{teller.name} ended after {len(seen.at_s)} of {steps} steps; see {self._contest.directory}"
-            )
-        return seen
+        while line := await stdout.readline():
+            if not line.startswith(b"{"):
+                continue
+            facts = json.decode(line)
+            match facts["event"]:
+                case "listening":
+                    await self._join(entry)
+                case "step":
+                    entry.ends.put_nowait(time.monotonic())
+                    entry.losses.append(facts["loss"])
+                case "evaluation":
+                    entry.held_out.append((facts["step"], facts["loss"]))
+                case _:
+                    pass
+        entry.ends.put_nowait(None)
 
-    def _turn(
-        self,
-        contender: Contender,
-        stages: int,
-        first_blocks: tuple[int, ...],
-        seen: Seen,
-        warm_up: int,
-        sent: tuple[float, float],
-    ) -> Turn:
-        ends = seen.at_s[warm_up - 1 : -1]  # after the last step a run evaluates and saves, and a loop does not
-        before, after = seen.cpu_s
-        timed = len(ends) - 1
-        turn = Turn(
-            contender=contender.name,
-            stages=stages,
-            first_blocks=first_blocks,
-            step_s=tuple(b - a for a, b in pairwise(ends)),
-            cpu_s={name: (seconds - before.get(name, 0.0)) / timed for name, seconds in after.items()},
-            losses=tuple(seen.losses),
-            forward_bytes_per_token=sent[0],
-            backward_bytes_per_token=sent[1],
-        )
-        self._audience.said(
-            f"{contender.name}, {stages} stage{'s' if stages != 1 else ''}: "
-            f"{1e3 * turn.mean_step_s:,.0f} ms a step, {1e3 * turn.cpu_step_s:,.0f} ms of processor time"
-        )
-        return turn
+    async def _next_end(self, entry: Entry) -> float:
+        end = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STEP_LIMIT_S):
+                end = await entry.ends.get()
+        if end is None:
+            raise BrigadeError(
+                f"{entry.contender.name} stopped after {len(entry.losses)} steps; what it said lies in {entry.place}"
+            )
+        return end
 
 
 def cpu_seconds(members: Sequence[OwnMember]) -> dict[str, float]:
@@ -285,9 +268,3 @@ def cpu_seconds(members: Sequence[OwnMember]) -> dict[str, float]:
         times = psutil.Process(member.process.pid).cpu_times()
         used[member.name] = times.user + times.system
     return used
-
-
-def machine() -> str:
-    """Say in a line what this was measured on."""
-    cores = psutil.cpu_count()
-    return f"{cores} cores, {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"

@@ -5,7 +5,7 @@ within one round of turns before the median over all rounds is taken.
 """
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean, median
+from statistics import median
 from typing import Literal
 
 from msgspec import Struct, json
@@ -37,21 +37,14 @@ STANDARD = ("plain", "torch-1f1b", "torch-gpipe", "brigade-1f1b", "configured")
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """What one contender did in one round: the steps after those that warm up."""
+    """What one contender did in one round."""
 
     contender: str
     stages: int
     first_blocks: tuple[int, ...]  # of each stage
-    step_s: tuple[float, ...]  # from one step's end to the next
+    steps: int  # timed
+    step_s: float  # from one step's end to the next, the mean
     cpu_s: Mapping[str, float]  # processor seconds a step, by process
-    losses: tuple[float, ...]  # of training, from the first step on
-    forward_bytes_per_token: float = 0.0  # payload, over all links between stages
-    backward_bytes_per_token: float = 0.0
-
-    @property
-    def mean_step_s(self) -> float:
-        """Return the seconds of a step."""
-        return fmean(self.step_s)
 
     @property
     def cpu_step_s(self) -> float:
@@ -91,7 +84,7 @@ class Yardstick(Struct, frozen=True, kw_only=True):
     links: str
     machine: str
     rounds: int
-    steps: int  # timed in each turn
+    steps: int  # timed in each turn, or fewer where its time was over
     warm_up: int
     target_loss: float | None
     most_loss_difference: Mapping[str, float]  # by number of stages: brigade-1f1b against torch-1f1b, relative
@@ -113,10 +106,15 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(least=min(values), median=median(values), most=max(values))
 
 
-def rows_of(turns: Sequence[Turn], target_steps: Mapping[str, int | None]) -> tuple[Row, ...]:
+def rows_of(
+    turns: Sequence[Turn],
+    sent: Mapping[tuple[int, str], tuple[float, float]],
+    target_steps: Mapping[str, int | None],
+) -> tuple[Row, ...]:
     """Return a row for each number of stages and contender, in the order in which they first appear.
 
-    `target_steps` tells by contender after how many steps the target loss was reached.
+    `sent` holds the bytes a token, forwards and backwards, by stages and contender; `target_steps` by contender after
+    how many steps the target loss was reached.
     """
     groups: dict[tuple[int, str], list[Turn]] = {}
     for turn in turns:
@@ -128,17 +126,18 @@ def rows_of(turns: Sequence[Turn], target_steps: Mapping[str, int | None]) -> tu
         # a single process has no stages and stands beside every number of them
         others = groups.get((stages, rival)) or next((g for (_, n), g in groups.items() if n == rival), [])
         pairs = list(zip(own, others, strict=False))
-        steps, step_s = target_steps.get(name), spread([turn.mean_step_s for turn in own])
+        steps, step_s = target_steps.get(name), spread([turn.step_s for turn in own])
+        forward, backward = sent.get((stages, name), (0.0, 0.0))
         rows.append(
             Row(
                 contender=name,
                 stages=stages,
                 step_s=step_s,
                 cpu_s=spread([turn.cpu_step_s for turn in own]),
-                forward_bytes_per_token=own[0].forward_bytes_per_token,
-                backward_bytes_per_token=own[0].backward_bytes_per_token,
+                forward_bytes_per_token=forward,
+                backward_bytes_per_token=backward,
                 rival=rival if pairs else "",
-                ratio=spread([a.mean_step_s / b.mean_step_s for a, b in pairs]) if pairs else None,
+                ratio=spread([a.step_s / b.step_s for a, b in pairs]) if pairs else None,
                 cpu_ratio=spread([a.cpu_step_s / b.cpu_step_s for a, b in pairs]) if pairs else None,
                 steps_to_target=steps,
                 seconds_to_target=None if steps is None else steps * step_s.median,

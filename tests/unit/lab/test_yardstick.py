@@ -12,16 +12,15 @@ from brigade.lab.yardstick import (
 )
 
 
-def turn(name, step_s, *, stages=2, cpu_s=1.0):
-    return Turn(
-        contender=name, stages=stages, first_blocks=(0, 3), step_s=(step_s, step_s), cpu_s={"a": cpu_s}, losses=()
-    )
+def turn(name, step_s, *, stages=2, cpu_s=(1.0,)):
+    used = {str(number): seconds for number, seconds in enumerate(cpu_s)}
+    return Turn(contender=name, stages=stages, first_blocks=(0, 3), steps=5, step_s=step_s, cpu_s=used)
 
 
 def test_a_ratio_is_formed_within_its_round():
     """Both get five times slower in the second round: the machine's doing, not theirs."""
     turns = [turn("brigade-1f1b", 2.0), turn("torch-1f1b", 1.0), turn("brigade-1f1b", 10.0), turn("torch-1f1b", 8.0)]
-    ours, theirs = rows_of(turns, {})
+    ours, theirs = rows_of(turns, {}, {})
     assert ours.rival == "torch-1f1b"
     assert (ours.ratio.least, ours.ratio.median, ours.ratio.most) == (1.25, 1.625, 2.0)
     assert theirs.ratio is None
@@ -35,7 +34,7 @@ def test_numbers_of_stages_are_kept_apart_and_the_plain_loop_stands_beside_the_f
         turn("torch-1f1b", 2.0, stages=4),
         turn("brigade-1f1b", 1.0, stages=4),
     ]
-    ratios = {(row.stages, row.contender): row.ratio and row.ratio.median for row in rows_of(turns, {})}
+    ratios = {(row.stages, row.contender): row.ratio and row.ratio.median for row in rows_of(turns, {}, {})}
     assert ratios == {
         (1, "plain"): 2.0,
         (2, "torch-1f1b"): None,
@@ -46,16 +45,21 @@ def test_numbers_of_stages_are_kept_apart_and_the_plain_loop_stands_beside_the_f
 
 
 def test_seconds_to_the_target_are_steps_times_seconds_of_a_step():
-    (row,) = rows_of([turn("configured", 0.5), turn("configured", 1.0), turn("configured", 3.0)], {"configured": 40})
+    (row,) = rows_of(
+        [turn("configured", 0.5), turn("configured", 1.0), turn("configured", 3.0)], {}, {"configured": 40}
+    )
     assert row.seconds_to_target == 40.0
 
 
 def test_processor_seconds_are_those_of_all_processes():
-    (row,) = rows_of(
-        [Turn(contender="plain", stages=1, first_blocks=(0,), step_s=(1.0,), cpu_s={"a": 0.5, "b": 0.25}, losses=())],
-        {},
-    )
+    (row,) = rows_of([turn("plain", 1.0, cpu_s=(0.5, 0.25))], {}, {})
     assert row.cpu_s == spread([0.75])
+
+
+def test_bytes_stand_with_their_contender():
+    ours, theirs = rows_of([turn("configured", 1.0), turn("torch-1f1b", 1.0)], {(2, "configured"): (9.0, 8.0)}, {})
+    assert (ours.forward_bytes_per_token, ours.backward_bytes_per_token) == (9.0, 8.0)
+    assert theirs.forward_bytes_per_token == 0.0
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
 from brigade.coordinator.run_file import read_run_file
-from brigade.lab.contest import boundary_bytes, check, variant, write_run_file
+from brigade.lab.contest_jobs import boundary_bytes, check, variant, write_run_file
 from brigade.lab.yardstick import contender
 from brigade.wire.errors import ConfigError
 from brigade.wire.plan import Boundary, LeafSpec, Plan
