@@ -70,6 +70,7 @@ class Survey:
         """Go on without a node that has gone: whoever waited for its turn has it."""
         self.members = tuple(other for other in self.members if other is not member)
         self.chains.pop(member.node_id, None)
+        self.links = {ends: link for ends, link in self.links.items() if member.node_id not in ends}
         queue = self._hosts[self._turns(member)]
         its_turn = bool(queue) and queue[0] is member
         if member in queue:
@@ -164,8 +165,10 @@ class Survey:
         others = {other.node_id: other for other in self.members}
         commands: list[RunCommand] = []
         for link in message.links:
+            if (other := others.get(link.to)) is None:
+                continue  # it has gone since
             self.links[member.node_id, link.to] = link
-            if link.error and (other := others.get(link.to)) is not None:
+            if link.error:
                 text = (
                     f"{other.name} takes part but is not reachable at {other.endpoint} from {member.name}: {link.error}"
                 )

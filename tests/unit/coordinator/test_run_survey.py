@@ -108,10 +108,34 @@ def test_rounds_go_on_without_a_node_that_goes() -> None:
     assert isinstance(order, MeasureLinks)
     assert [contact.name for contact in order.to] == ["n2"], "nobody measures who has gone"
     assert told(survey.take_links(members[0], answer(orders[0]))) == {}, "nor is its answer taken"
+    assert not survey.links
     (last,) = told(survey.take_links(members[1], answer(order))).values()
     survey.take_links(members[2], answer(last))
     assert survey.linked
     assert set(survey.links) == {("id-1", "id-2"), ("id-2", "id-1")}
+
+
+def test_a_link_to_a_node_that_went_while_it_was_timed_is_not_kept() -> None:
+    members = make_members(3)
+    survey = Survey(members, INPUTS)
+    profile(survey, blocks=4)
+    (order,) = told(survey.begin_links()).values()
+    survey.drop(members[2])
+    survey.take_links(members[0], answer(order))
+    assert set(survey.links) == {("id-0", "id-1")}
+
+
+def test_what_was_measured_of_a_node_that_goes_is_forgotten() -> None:
+    members = make_members(3)
+    survey = Survey(members, INPUTS)
+    profile(survey, blocks=4)
+    orders = told(survey.begin_links())
+    while orders:
+        number, order = orders.popitem()
+        orders |= told(survey.take_links(members[number], answer(order)))
+    survey.drop(members[1])
+    assert set(survey.links) == {("id-0", "id-2"), ("id-2", "id-0")}
+    assert set(survey.chains) == {"id-0", "id-2"}
 
 
 def test_the_wait_is_as_long_as_the_round_may_take() -> None:
