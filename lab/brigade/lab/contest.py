@@ -6,10 +6,11 @@ machine does falls on everybody alike.
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 from msgspec import json
@@ -32,6 +33,8 @@ LOOPBACK = "127.0.0.1:0"
 STEP_LIMIT_S = 600.0  # for a step, or for all to begin
 TURN_S = 4.0  # a turn ends a step after this: sessions take who is still for half a minute for dead
 LEAST_STEPS = 2
+LONGEST_STILL_S = 9.0  # then whoever stands still may show for a moment that it lives
+BREATH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,9 @@ class Contest:
         self._hosts = hosts
         self._links = links
         self._trusted = trusted
-        self._readers: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._still: dict[Path, tuple[Entry, float]] = {}  # who stands still, since when
+        self._spawn(self._let_breathe())
 
     async def enter(self, contender: Contender, stages: int, plan: Plan | None, length: Length) -> Entry:
         """Start a contender; torch's is cut as `plan` says, and its stages are where the plan has them."""
@@ -102,8 +107,7 @@ class Contest:
         """Let a contender train its first steps, and stop it."""
         for _ in range(steps):
             await self._next_end(entry)
-        for member in entry.members:
-            member.suspend()
+        self._suspend(entry)
         if entry.contender.side == "brigade":
             with Store(entry.place / "run" / STORE_NAME, readonly=True) as store:
                 entry.plan = store.latest_plan()
@@ -115,17 +119,15 @@ class Contest:
 
         The step that is under way when its turn begins is not counted.
         """
+        self._wake(entry)
         while not entry.ends.empty():
             entry.ends.get_nowait()
-        for member in entry.members:
-            member.wake()
         ends = [await self._next_end(entry)]
         before = cpu_seconds(entry.members)
         while len(ends) <= LEAST_STEPS or (len(ends) <= steps and ends[-1] < ends[0] + TURN_S):
             ends.append(await self._next_end(entry))
         after = cpu_seconds(entry.members)
-        for member in entry.members:
-            member.suspend()
+        self._suspend(entry)
         timed = len(ends) - 1
         return Turn(
             contender=entry.contender.name,
@@ -161,6 +163,40 @@ class Contest:
         )
         return forward, backward
 
+    # --- standing still ---------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Watch nobody any more."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _suspend(self, entry: Entry) -> None:
+        for member in entry.members:
+            member.suspend()
+        self._still[entry.place] = (entry, time.monotonic())
+
+    def _wake(self, entry: Entry) -> None:
+        self._still.pop(entry.place, None)
+        for member in entry.members:
+            member.wake()
+
+    async def _let_breathe(self) -> None:
+        while True:
+            await asyncio.sleep(BREATH_S)
+            now = time.monotonic()
+            for entry, since in list(self._still.values()):
+                if now - since > LONGEST_STILL_S and entry.contender.side == "brigade":
+                    self._wake(entry)
+                    self._still[entry.place] = (entry, now)
+                    await asyncio.sleep(BREATH_S)
+                    if self._still.get(entry.place) == (entry, now):  # it has not been given a turn meanwhile
+                        self._suspend(entry)
+
     # --- processes ------------------------------------------------------------------------------------------------
 
     def _new_place(self, name: str) -> Path:
@@ -182,9 +218,7 @@ class Contest:
         )
         entry.members.append(member)
         if speaks:
-            reader = asyncio.get_running_loop().create_task(self._read(entry, member))
-            self._readers.add(reader)
-            reader.add_done_callback(self._readers.discard)
+            self._spawn(self._read(entry, member))
         return member
 
     async def _lead(self, entry: Entry) -> None:

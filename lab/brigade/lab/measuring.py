@@ -33,7 +33,7 @@ from brigade.wire.plan import Plan
 
 POINTS = 12  # of a curve
 TARGET_SHARE = 0.75  # of the learning steps: where the plain loop is then, the others shall get
-SPARE_STEPS = 3  # of each turn: until a contender stands still
+SPARE_STEPS = 20  # of each round: until a contender stands still, and while it shows that it lives
 END_GRACE_S = 1.0
 
 
@@ -128,6 +128,7 @@ class Measuring:
                     f"{stages} stages, round {number + 1} of {wanted.rounds}: "
                     + ", ".join(f"{t.contender} {1e3 * t.step_s:,.0f} ms" for t in turns[-len(entries) :])
                 )
+            contest.close()
             await fleet.end(END_GRACE_S)
             return entries, contest
 
@@ -172,6 +173,7 @@ class Measuring:
             contest = self._contest(fleet, stages, None)
             entry = await contest.enter(each, stages, None, Length(steps, max(1, steps // POINTS)))
             await contest.finish(entry)
+            contest.close()
             return entry.held_out
 
     def _contest(self, fleet: Fleet, stages: int, links: Links | None) -> Contest:
