@@ -87,6 +87,9 @@ def over_time(runs: Sequence[Reported]) -> go.Figure:
     )  # fmt: skip
     figure.update_yaxes(title_text="loss (nats per target token)", row=2, col=1)
     figure.update_yaxes(title_text="speed (target tokens/s)", range=[0, _top_speed(runs)], row=3, col=1)
+    if not any(point.loss is not None for run in runs for point in run.result.loss.curve):
+        figure.update_yaxes(range=[0, 1], showticklabels=False, showgrid=False, row=2, col=1)
+        figure.add_annotation(text="no loss is known", showarrow=False, x=last / 2, y=0.5, row=2, col=1)
     for index, run in enumerate(runs):
         colour = MARK if len(runs) == 1 else run_line(index)["color"]
         for _, at_s, _ in during(run.result):
