@@ -37,7 +37,6 @@ from brigade.partition.simulation.disturbances import Disturbance, Slowdown, Sta
 from brigade.partition.simulation.walks import Walk, in_order
 from brigade.wire.errors import PlanError
 
-NOTICED_S = 3.5  # after a connection broke: a node that sends no heartbeat for so long is lost
 RESTART_S = 9.0  # from the end of a run until all stages stand again; measured with churn8 on two cores
 
 Rates = dict[str, tuple[str | None, str | None]]  # by host: up, down; None: as in the scenario
@@ -137,7 +136,7 @@ class EventfulRun:
                 self._present.add(host)
             case Kill(host=host):
                 self._present.discard(host)
-                self._lose(host, at_s, NOTICED_S, abrupt=True)
+                self._lose(host, at_s, self._spec.pipeline.silence_limit_s, abrupt=True)
             case Leave(host=host):
                 self._present.discard(host)
                 self._lose(host, at_s, 0.0, abrupt=False)

@@ -9,7 +9,7 @@ from tests.unit.partition.planning_cases import boundary
 from brigade.coordinator.costs import Costs, LinkCosts, NodeCosts
 from brigade.lab.examine import examine_prediction
 from brigade.lab.predict import predict
-from brigade.lab.predicted_events import NOTICED_S, RESTART_S
+from brigade.lab.predicted_events import RESTART_S
 from brigade.lab.scenario import read_scenario
 from brigade.partition.prediction import MESSAGE_BYTES, Handling
 from brigade.wire.costs import BlockCost
@@ -33,7 +33,7 @@ eval_batches = 2
 save_steps = 2
 [pipeline]
 nodes = {nodes}
-silence_limit_s = 5.0
+silence_limit_s = {silence}
 """
 HOSTS = """
 name = "toy"
@@ -51,6 +51,7 @@ latency_ms = 10
 FORWARD_S, BACKWARD_S, K = 0.1, 0.2, 4
 BLOCKS = 4  # embedding, two layers, head
 BYTES = 1000  # of a boundary
+SILENCE_S = 5.0
 ROUND_S = 2 * 0.015  # to the coordinator and back
 
 
@@ -96,7 +97,7 @@ class Given:
 def toy(tmp_path):
     def make(*names, nodes=None, events="", handling=None, seed=None):
         (tmp_path / "text.txt").write_bytes(bytes(range(256)) * 20)
-        (tmp_path / "run.toml").write_text(RUN.format(nodes=nodes or len(names)))
+        (tmp_path / "run.toml").write_text(RUN.format(nodes=nodes or len(names), silence=SILENCE_S))
         hosts = "".join(HOST.format(name=name) for name in names)
         (tmp_path / "scenario.toml").write_text(HOSTS.format(host=hosts) + events)
         scenario = read_scenario(tmp_path / "scenario.toml")
@@ -185,11 +186,12 @@ def test_a_killed_node_costs_what_no_checkpoint_holds(toy) -> None:
     result = toy("ada", "bob", nodes=1, events=event("kill", host='"ada"', at_s=round(3.5 * ALONE_S, 3)))
     assert result.recoveries == 1
     assert result.stages == ("bob: 0-3",)
-    again = 3.5 * ALONE_S + NOTICED_S + RESTART_S  # from the checkpoint of two steps
+    away_s = SILENCE_S + RESTART_S
+    again = 3.5 * ALONE_S + away_s  # from the checkpoint of two steps
     assert result.loss.curve[1].at_s == pytest.approx(2 * ALONE_S)
     assert result.loss.curve[2].at_s == pytest.approx(again + ALONE_S, rel=1e-3)
     assert msgspec.to_builtins(result.ledger) == {"committed": 48, "lost": 0, "repeated": 0}
-    assert sum(stage.recovery_s for stage in result.waits) == pytest.approx(NOTICED_S + RESTART_S, rel=0.01)
+    assert sum(stage.recovery_s for stage in result.waits) == pytest.approx(away_s, rel=0.01)
 
 
 def test_a_node_that_leaves_ends_its_step_first(toy) -> None:
