@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
+from brigade.cli.availability import trace
 from brigade.cli.bench import bench
+from brigade.cli.crowd import crowd
 from brigade.cli.demo import demo
 from brigade.cli.export import export
 from brigade.cli.join import join
@@ -55,7 +57,7 @@ def brigade(
     """Hold what is common to all subcommands: nothing but the version."""
 
 
-for command in (demo, up, join, status, stop, export, revoke, lab, report, bench):
+for command in (demo, up, join, status, stop, export, revoke, lab, report, bench, crowd, trace):
     app.command()(command)
 
 

@@ -4,6 +4,7 @@ It decides nothing: what happens goes to the core as an event, what the core wan
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -206,6 +207,7 @@ class CoordinatorProcess:
         state, reason = "failed", "the coordinator could not start"
         try:
             await self._open(network, endpoint)
+            gc.freeze()  # what has been imported stays: no collection has to look at it while a run goes on
             self._watch_signals()
             if started is not None:
                 started(self._directory)
