@@ -15,7 +15,7 @@ from brigade.partition.fixed_order import CostTables, Orders, Seconds, Split, sh
 
 EXHAUSTIVE_NODES = 6
 WORK_ON_THE_WAY = 1 << 19  # for each number of stages
-WORK_AT_THE_BEST = 1 << 23
+WORK_AT_THE_BEST = 1 << 22
 BEST_COUNTS = 4  # numbers of stages that are looked at more closely
 
 
