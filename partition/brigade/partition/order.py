@@ -15,6 +15,7 @@ from brigade.partition.fixed_order import CostTables, Orders, Seconds, Split, sh
 
 EXHAUSTIVE_NODES = 6
 WORK_ON_THE_WAY = 1 << 19  # for each number of stages
+EVERY_COUNT = 16  # up to so many; beyond it, where one node more or less matters little, for every fourth number
 WORK_AT_THE_BEST = 1 << 22
 BEST_COUNTS = 4  # numbers of stages that are looked at more closely
 
@@ -49,7 +50,8 @@ def _searched_orders(tables: CostTables, stages: int | None) -> Iterator[Split]:
     found: list[tuple[float, Orders]] = []
     order = _first_best(tables, sketch.chains()) if len(sketch.nodes) else sketch.nodes
     while len(order):
-        order = _moved_for_better(tables, sketch, order, WORK_ON_THE_WAY)
+        if len(order) <= EVERY_COUNT or len(order) % 4 == 0 or len(order) == stages:
+            order = _moved_for_better(tables, sketch, order, WORK_ON_THE_WAY)
         split = solve_order(tables, tuple(order.tolist()))
         if split is not None and stages in {None, len(order)}:
             found.append((split.estimate_s(tables.microbatches), order))
