@@ -11,7 +11,7 @@ class State(Enum):
 
     GATHERING = "gathering"  # too few nodes
     PROFILING = "profiling"  # nodes time their blocks, one at a time on each machine
-    MEASURING = "measuring"  # nodes time their links, one at a time
+    MEASURING = "measuring"  # nodes time their links, in rounds
     PLANNING = "planning"
     LOADING = "loading"  # stages are built
     TRAINING = "training"
