@@ -63,6 +63,7 @@ def recorded_status(run_dir: Path) -> dict[str, Any]:
         "model": str(model) if state == "finished" and model.is_file() else "",
         "plan_reason": "" if plan is None else plan.reason,
         "stages": [] if plan is None else [describe_stage(plan, index, total) for index, total in enumerate(totals)],
+        "nodes_there": 0,
         "nodes": [],
         "events": [
             {"s_ago": round(time.time() - event.at, 1), "kind": event.kind, "text": event.text, "node": event.node}

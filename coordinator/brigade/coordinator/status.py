@@ -11,6 +11,7 @@ from brigade.wire.message_parts import StageStatistics
 from brigade.wire.plan import Plan
 
 STATUS_VERSION = 1
+MOST_NODES_TOLD = 500
 LEAST_DELAY_S, DELAYED_STEPS = 5.0, 3  # a step that takes longer than both is worth a word
 
 
@@ -49,6 +50,7 @@ def describe_run(run: RunState, now: float) -> dict[str, Any]:
         "model": tally.export_path,
         "plan_reason": "" if run.line is None else run.line.plan.reason,
         "stages": [] if run.line is None else _stages(run, run.line),
+        "nodes_there": len(run.membership.members),
         "nodes": _nodes(run, now),
         "events": [
             {"s_ago": round(now - at, 1), "kind": note.kind, "text": note.text, "node": note.node, "level": note.level}
@@ -120,6 +122,8 @@ def describe_stage(plan: Plan, index: int, total: StageStatistics) -> dict[str, 
 
 
 def _nodes(run: RunState, now: float) -> list[dict[str, Any]]:
+    """Return a row for each node, those with stages first; of a crowd as many as a message holds."""
+    members = sorted(run.membership.members.values(), key=lambda member: run.stage_of(member) is None)
     return [
         {
             "node": member.name,
@@ -136,7 +140,7 @@ def _nodes(run: RunState, now: float) -> list[dict[str, Any]]:
             "step": member.pulse.step,
             "doing": member.pulse.doing,
         }
-        for member in run.membership.members.values()
+        for member in members[:MOST_NODES_TOLD]
     ]
 
 

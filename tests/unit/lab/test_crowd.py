@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from brigade.coordinator.status import MOST_NODES_TOLD
 from brigade.lab.crowd import Crowd, CrowdResult, measure_memory, run_crowd
 from brigade.lab.crowd_spec import CrowdSpec
+from brigade.wire.encoding import decode, encode
+from brigade.wire.messages import StatusTold
 
 MOST_BYTES = 10_000
 
@@ -30,6 +33,15 @@ def test_what_an_event_costs_does_not_grow_with_the_number_of_nodes() -> None:
 
 def test_a_node_takes_little_memory(tmp_path: Path) -> None:
     assert 500 < measure_memory(CrowdSpec(nodes=500), tmp_path) < MOST_BYTES
+
+
+def test_the_status_of_a_crowd_fits_into_a_message(tmp_path: Path) -> None:
+    crowd = Crowd(CrowdSpec(nodes=3000, seconds=11.0, compress=1.0), tmp_path)
+    crowd.run()
+    status = crowd.core.status(11.0)
+    assert status["nodes_there"] == 3000
+    assert len(status["nodes"]) == MOST_NODES_TOLD
+    decode(encode(StatusTold(status=status)))
 
 
 def test_a_crowd_is_surveyed_planned_and_trained() -> None:
