@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from brigade.wire.validity import Buffer
 MAX_DIMS = 16
 
 
+@cache  # there are a few dozen
 def dtype_name(dtype: torch.dtype) -> str:
     """Return the name of a dtype on the wire: `float32` for `torch.float32`."""
     return str(dtype).removeprefix("torch.")

@@ -40,10 +40,13 @@ class Codec:
         self.text = spec.text()
         self.lossless = spec.lossless
         self._coder = _coder(spec)
+        self._texts: dict[torch.dtype, str] = {}  # writing one takes longer than a raw tensor
 
     def text_for(self, dtype: torch.dtype) -> str:
         """Return the codec text to write beside a tensor of this dtype."""
-        return self.spec.for_dtype(dtype_name(dtype)).text()
+        if dtype not in self._texts:
+            self._texts[dtype] = self.spec.for_dtype(dtype_name(dtype)).text()
+        return self._texts[dtype]
 
     def encode(self, tensor: Tensor, seed: int = 0) -> list[Buffer]:
         """Return the frames of a tensor; none when it has no elements.

@@ -49,7 +49,10 @@ class Microbatches:
         count = len(self._held_out) if slot.evaluation else self.batching.microbatch_count(slot.step)
         if slot.step < 0 or not 0 <= slot.index < count:
             raise RemoteProtocolError(f"there is no microbatch {slot.index} in step {slot.step}")
-        return len(self._held_out[slot.index] if slot.evaluation else self.batching.microbatch(slot.step, slot.index))
+        if slot.evaluation:
+            return len(self._held_out[slot.index])
+        size, larger = divmod(self.batching.sample_count(slot.step), count)  # as `Batching.microbatch` cuts them
+        return size + (slot.index < larger)
 
     def load(self, slot: Slot) -> Parcel:
         """Return the samples of a slot in host memory; a whole step is read at its first microbatch."""

@@ -273,16 +273,16 @@ class StageShell:
         self._work.compute(label("backward", slot), job, done)
 
     def _send_activation(self, slot: Slot) -> None:
-        seed = derive(self._spec.seed, "codec", "forward", self.stage, slot.step, slot.index)
         parcel, codec = self._outputs.pop(slot), self._forward_codec
+        seed = self._codec_seed(codec, "forward", slot)
         job = partial(pack_activation, self.plan, slot, parcel, codec, seed)
         sent = partial(self._pass_on, label("sent_activation", slot, self.stage + 1), ACTIVATION_PRIORITY)
         what = label("encode_activation", slot, self.stage + 1)
         self._work.encode(what, job, sent, here=packs_lightly(codec, parcel.value, parcel.targets))
 
     def _send_gradient(self, slot: Slot) -> None:
-        seed = derive(self._spec.seed, "codec", "backward", self.stage, slot.step, slot.index)
         gradients, codec = self._input_gradients.pop(slot), self._backward_codec
+        seed = self._codec_seed(codec, "backward", slot)
         job = partial(pack_gradient, self.plan, slot, gradients, codec, seed)
         sent = partial(self._pass_on, label("sent_gradient", slot, self.stage - 1), GRADIENT_PRIORITY)
         what = label("encode_gradient", slot, self.stage - 1)
@@ -330,6 +330,10 @@ class StageShell:
             self.handle(ev.EvaluationSummed(step, *summed))
 
         self._work.compute(Label("evaluate", step, -1, True), self._compute.end_of_evaluation, done)
+
+    def _codec_seed(self, codec: Codec, way: str, slot: Slot) -> int:
+        """Return what drives the rounding of a message; nothing is rounded by a lossless codec."""
+        return 0 if codec.lossless else derive(self._spec.seed, "codec", way, self.stage, slot.step, slot.index)
 
     def _pass_on(self, what: Label, priority: int, outgoing: Outgoing) -> None:
         self._work.sent(what, outgoing)

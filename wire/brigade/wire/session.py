@@ -135,14 +135,16 @@ class Session:
 
     def next_deadline(self) -> float | None:
         """Return when `DeadlinePassed` is due."""
-        times = [self._leave_at, self._redial_at, self._ack_at]
+        times = [time for time in (self._leave_at, self._redial_at, self._ack_at) if time is not None]
         if self.state == "greeting":
             times.append(self._began_at + self._options.greeting_deadline_s)
         elif self.state == "open":
             times.append(self.heard_at + self._options.silence_limit_s)
-            times.append(self._ping_at if self._greeted else None)
-            times.append(self._stale_at())
-        return min((t for t in times if t is not None), default=None)
+            if self._greeted:
+                times.append(self._ping_at)
+            if (stale_at := self._stale_at()) is not None:
+                times.append(stale_at)
+        return min(times, default=None)
 
     # --- routes ---------------------------------------------------------------------------------------------------
 

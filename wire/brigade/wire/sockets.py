@@ -14,6 +14,7 @@ from brigade.wire.errors import LocalProtocolError
 from brigade.wire.session_packets import FRAGMENT_BYTES, MAX_PIECES, Buffer
 
 BATCH = 32  # messages read before the loop gets its turn
+ROOM_CHECK_S = 0.002  # the system's own buffers hold more than a line carries in that time
 QUEUED_PACKETS = 8  # handed to ZeroMQ at a time, so that control overtakes bulk
 MAX_FRAME_BYTES = max(FRAGMENT_BYTES, 8 * MAX_PIECES) + 1024  # payload or table of sizes, and what CURVE adds
 
@@ -56,6 +57,8 @@ class LoopSocket:
         self._thread = threading.get_ident()
         self._fd = int(socket.getsockopt(zmq.FD))
         self._check_scheduled = False
+        self._was_full = False  # somebody waits for room
+        self._room_check: asyncio.TimerHandle | None = None
         self.closed = False
         self._loop.add_reader(self._fd, self._on_ready)
         # Whatever came before the loop watched has already used up its signal.
@@ -64,18 +67,22 @@ class LoopSocket:
     def send(self, frames: Sequence[Buffer]) -> SendResult:
         """Send a multipart message if the socket takes it now."""
         self.check_thread()
-        # Sending may take note of arrivals, whose signal would then be used up.
-        self._check_soon()
         try:
             send, last = self._socket.send, len(frames) - 1
             for index, frame in enumerate(frames):  # after the first one ZeroMQ takes the others too
                 send(frame, _AT_ONCE if index == last else _AT_ONCE_AND_MORE)
         except zmq.Again:
+            self._was_full = True
+            self._check_for_room()
             return "full"
         except zmq.ZMQError as error:
             if error.errno == zmq.EHOSTUNREACH:
                 return "unreachable"
             raise
+        finally:
+            # Sending takes note of arrivals, whose signal is then used up.
+            if int(self._socket.getsockopt(_EVENTS)) & _POLLIN:
+                self._check_soon()
         return "sent"
 
     def drain(self) -> None:
@@ -88,6 +95,8 @@ class LoopSocket:
         self.check_thread()
         if not self.closed:
             self.closed = True
+            if self._room_check is not None:
+                self._room_check.cancel()
             self._loop.remove_reader(self._fd)
             self._socket.close(linger=0)
 
@@ -100,6 +109,15 @@ class LoopSocket:
         if not self._check_scheduled:
             self._check_scheduled = True
             self._loop.call_soon(self._check)
+
+    def _check_for_room(self) -> None:
+        """Look again before long: whatever asks the socket anything may use up the signal that there is room."""
+        if self._room_check is None:
+            self._room_check = self._loop.call_later(ROOM_CHECK_S, self._check_room)
+
+    def _check_room(self) -> None:
+        self._room_check = None
+        self._check()
 
     def _check(self) -> None:
         self._check_scheduled = False
@@ -119,7 +137,8 @@ class LoopSocket:
         finally:
             if more:
                 self._check_soon()
-        if self._writable is not None and not self.closed:
+        if self._was_full and self._writable is not None and not self.closed:
+            self._was_full = False
             self._writable()
 
     def _read(self) -> bool:

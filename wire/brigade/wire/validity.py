@@ -73,15 +73,23 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 def check_message(message: Any, limits: Limits = DEFAULT_LIMITS) -> None:
     """Check every number and every part of a message; RemoteProtocolError says which field holds what."""
-    _check_numbers(message)
     kind: type = type(message)
-    for name in _field_names(kind):
+    has_sizes = kind is LeafSpec  # they may be negative
+    for name, least in _fields_of(kind):
         part = getattr(message, name)
-        if type(part) is tuple:
-            if part and dataclasses.is_dataclass(part[0]):  # tuples hold one kind of item
+        what: type = type(part)
+        if what is int:
+            if not has_sizes and not least <= part <= MAX_INT:
+                raise RemoteProtocolError(f"{kind.__name__}.{name} is {part}, expected {least} or more, in 53 bits")
+        elif what is tuple:
+            inner: type = type(part[0]) if part else type(None)  # tuples hold one kind of item
+            if inner is int:
+                if not has_sizes and not 0 <= min(part) <= max(part) <= MAX_INT:
+                    raise RemoteProtocolError(f"{kind.__name__}.{name} has a number below 0 or above 53 bits")
+            elif _is_part(inner):
                 for item in part:
                     check_message(item, limits)
-        elif dataclasses.is_dataclass(part):
+        elif _is_part(what):
             check_message(part, limits)
     rule = _RULES.get(kind)  # last: it may rely on sound parts
     if rule is not None:
@@ -165,22 +173,15 @@ def is_node_name(name: str) -> bool:
 
 
 @functools.cache
-def _field_names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
+def _fields_of(kind: type) -> tuple[tuple[str, int], ...]:
+    """Return the fields of a message or part, and the least number that each may hold."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    return tuple((name, -1 if (kind.__name__, name) in _MAY_BE_MINUS_ONE else 0) for name in names)
 
 
-def _check_numbers(part: Any) -> None:
-    kind: type = type(part)
-    if kind is LeafSpec:  # its fixed sizes may be negative
-        return
-    for name in _field_names(kind):
-        value = getattr(part, name)
-        if type(value) is int:
-            least = -1 if (kind.__name__, name) in _MAY_BE_MINUS_ONE else 0
-            if not least <= value <= MAX_INT:
-                raise RemoteProtocolError(f"{kind.__name__}.{name} is {value}, expected {least} or more, in 53 bits")
-        elif type(value) is tuple and value and type(value[0]) is int and not 0 <= min(value) <= max(value) <= MAX_INT:
-            raise RemoteProtocolError(f"{kind.__name__}.{name} has a number below 0 or above 53 bits")
+@functools.cache
+def _is_part(kind: type) -> bool:
+    return dataclasses.is_dataclass(kind)
 
 
 def _check_value(value: ValueHeader, limits: Limits) -> None:
@@ -216,7 +217,7 @@ def _check_gradients(message: GradientsReady, limits: Limits) -> None:
 
 
 def _check_statistics(statistics: StageStatistics, _: Limits) -> None:
-    for name in _field_names(StageStatistics):
+    for name, _least in _fields_of(StageStatistics):
         number = getattr(statistics, name)
         _require(0 <= number <= MAX_INT, f"StageStatistics.{name} is", number)  # refuses what is not a number, too
 
