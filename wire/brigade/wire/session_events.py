@@ -19,7 +19,7 @@ class SessionOptions:
     greeting_deadline_s: float = 10.0
     silence_limit_s: float = 30.0
     ping_interval_s: float = 5.0
-    ack_delay_s: float = 0.05  # more often only when the window fills: see `Inbox.owes_ack_now`
+    ack_delay_s: float = 0.25  # more often only when the window fills: see `Inbox.owes_ack_now`
     redial_first_s: float = 0.1
     redial_most_s: float = 2.0
     farewell_deadline_s: float = 1.0
