@@ -33,7 +33,8 @@ from brigade.wire.plan import Plan
 
 POINTS = 12  # of a curve
 TARGET_SHARE = 0.75  # of the learning steps: where the plain loop is then, the others shall get
-SPARE_STEPS = 20  # of each round: until a contender stands still, and while it shows that it lives
+SPARE_STEPS = 4  # of each round: until a contender stands still
+BREATH_STEPS = 30  # in all: while it shows that it lives
 END_GRACE_S = 1.0
 
 
@@ -54,7 +55,7 @@ class Wanted:
     @property
     def turn_steps(self) -> int:
         """Return the most steps that a contender trains in all its turns."""
-        return self.warm_up + self.rounds * (self.steps + 1 + SPARE_STEPS) + SPARE_STEPS
+        return self.warm_up + self.rounds * (self.steps + 1 + SPARE_STEPS) + BREATH_STEPS
 
 
 def measure(wanted: Wanted, directory: Path, say: Callable[[str], None]) -> Yardstick:
