@@ -32,17 +32,17 @@ from brigade.wire.costs import BlockCost, ChainReport
 NO_CHANGE: Mapping[str, Any] = MappingProxyType({})
 OWN_SPEED = EmulatedSpeed(factor=1.0)
 LOOPBACK_BYTES_PER_S = 250e6  # where nothing limits a link: encryption, and a relay that has one core
-# What a lab costs beside the arithmetic of blocks on two cores of a cloud machine, four to eight nodes on them: medians
-# over the timelines of home4 and two-sites8 (docs/results/simulator.md). Plans need numbers that are always the same.
+# What a lab costs beside the arithmetic of blocks on two cores of a cloud machine, four to eight nodes on them: means
+# over the timelines of four scenarios (docs/results/simulator.md). Plans need numbers that are always the same.
 TYPICAL = Handling(
-    encode_s=0.8e-3,
+    encode_s=1.1e-3,
     encode_s_per_byte=2e-9,
-    decode_s=0.55e-3,
+    decode_s=0.75e-3,
     decode_s_per_byte=1.5e-9,
-    message_s=1.3e-3,
-    turn_s=0.3e-3,
-    round_s=3.5e-3,
-    optimizer_s=1.5e-3,
+    message_s=3.2e-3,
+    turn_s=0.45e-3,
+    round_s=6.5e-3,
+    optimizer_s=2e-3,
 )
 
 

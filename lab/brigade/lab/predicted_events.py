@@ -37,7 +37,7 @@ from brigade.partition.simulation.disturbances import Disturbance, Slowdown, Sta
 from brigade.partition.simulation.walks import Walk, in_order
 from brigade.wire.errors import PlanError
 
-RESTART_S = 9.0  # from the end of a run until all stages stand again; measured with churn8 on two cores
+RESTART_S = 7.0  # from the end of a run until all stages stand again; measured with churn8 on two busy cores
 
 Rates = dict[str, tuple[str | None, str | None]]  # by host: up, down; None: as in the scenario
 MakePlan = Callable[[Sequence[str], int, dict[str, float], Rates], PredictedPlan]
