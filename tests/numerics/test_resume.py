@@ -16,6 +16,8 @@ OPTIMIZERS = {
     "ASGD": {"optim": "ASGD"},
     "Rprop": {"optim": "Rprop"},
     "AMSGrad": {"optim": "Adam", "optim_args": {"amsgrad": True}},
+    "NAdamW extrapolated": {"optim": "NAdamW", "delay_compensation": "extrapolate"},
+    "Muon predicted": {"optim": "Muon", "weight_decay": 0.1, "delay_compensation": "predict"},
 }
 
 

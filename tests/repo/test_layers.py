@@ -34,7 +34,7 @@ NOT_IN_A_CORE = {
 NOT_IN_TENSOR_CODE = NOT_IN_A_CORE - {"torch", "threading"}
 TENSOR_CODE = {
     "compression": "block_int buffers cast chunking codec lossless noise planes raw tensors",
-    "partition": "boundaries chain classifiers factory generate gpt materialise reset_audit",
+    "partition": "boundaries chain classifiers delay factory generate gpt materialise optimizers reset_audit",
     "node": "autograd_stage boundary_value buffers datasets freezing loss microbatches optimizer parcels randomness tied_weights",
 }
 EDGES = {

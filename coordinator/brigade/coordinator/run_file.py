@@ -17,7 +17,7 @@ from brigade.coordinator.table_errors import explain
 from brigade.partition.samples import Source, open_data
 from brigade.wire.errors import ConfigError
 from brigade.wire.limits import DEFAULT_LIMITS
-from brigade.wire.run_spec import FactoryData, FactorySpec, GptSpec, RunSpec
+from brigade.wire.run_spec import FactoryData, FactorySpec, GptSpec, RunSpec, TrainingSpec
 
 # What a resume may not change: other values would make another training job of it.
 FIXED_KEYS = (
@@ -125,6 +125,7 @@ def _unsound(spec: RunSpec) -> Iterator[str]:
             f"training.warmup_steps + decay_steps is {training.warmup_steps + training.decay_steps},"
             f" expected at most max_steps ({training.max_steps})"
         )
+    yield from _unused_by_the_compensation(training)
     if spec.pipeline.stages is not None and spec.pipeline.stages > spec.pipeline.nodes:
         yield f"pipeline.stages is {spec.pipeline.stages}, expected at most pipeline.nodes ({spec.pipeline.nodes})"
     for key in ("forward", "backward"):
@@ -136,6 +137,22 @@ def _unsound(spec: RunSpec) -> Iterator[str]:
         yield from _unsound_gpt(spec, model)
     if isinstance(model, FactorySpec) and not _is_plain(model.arguments):
         yield "model.arguments: expected numbers, texts, booleans, and lists and tables of them"
+
+
+def _unused_by_the_compensation(training: TrainingSpec) -> Iterator[str]:
+    owners = {
+        "delay_extrapolation": "extrapolate",
+        "delay_anneal_steps": "pipemare",
+        "delay_discrepancy": "pipemare",
+    }
+    defaults = TrainingSpec(max_steps=training.max_steps)
+    for key, owner in owners.items():
+        value = getattr(training, key)
+        if value != getattr(defaults, key) and training.delay_compensation != owner:
+            yield (
+                f"training.{key} is {value}, but only delay_compensation {owner!r} has it;"
+                f" found {training.delay_compensation!r}"
+            )
 
 
 def _unsound_gpt(spec: RunSpec, model: GptSpec) -> Iterator[str]:

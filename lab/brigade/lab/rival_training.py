@@ -22,9 +22,9 @@ from brigade.lab.rival_job import Evaluation, Job, Step, write_line
 from brigade.node.datasets import load_tensors, open_source
 from brigade.node.freezing import freeze
 from brigade.node.loss import IGNORED_TARGET, build_loss
-from brigade.node.optimizer import build_optimizer
 from brigade.partition.batching import Batching, evaluation_batches
 from brigade.partition.chain import build_chain
+from brigade.partition.optimizers import build_optimizers, hidden_matrices
 from brigade.wire.errors import ConfigError
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -48,12 +48,13 @@ class RivalTraining:
         freeze(blocks, training.freeze, chain.tied)
         self.model = nn.Sequential(*blocks.values())
         self.trained = [each for each in self.model.parameters() if each.requires_grad]
-        groups = [
-            {"params": [p for p in self.trained if p.dim() >= 2], "weight_decay": training.weight_decay},
-            {"params": [p for p in self.trained if p.dim() < 2], "weight_decay": 0.0},
-        ]
-        groups = [group for group in groups if group["params"]]
-        self._optimizer = build_optimizer(groups, training) if groups else None
+        keys: dict[nn.Parameter, str] = {}  # a shared parameter goes by its first
+        for index, block in blocks.items():
+            for name, parameter in block.named_parameters():
+                if parameter.requires_grad:
+                    keys.setdefault(parameter, f"{index}.{name}")
+        named = {key: parameter for parameter, key in keys.items()}
+        self._optimizers = build_optimizers(named, training, hidden_matrices(chain.blocks, chain.tied))
         self.summed_loss = summed_loss(training.loss)
         self._count = build_loss(training.loss).count
 
@@ -80,11 +81,11 @@ class RivalTraining:
         limit = self.training.max_grad_norm
         if 0 < limit < norm:
             torch.nn.utils.clip_grads_with_norm_(self.trained, limit, torch.tensor(norm))
-        if self._optimizer is not None:
-            for group in self._optimizer.param_groups:
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
                 group["lr"] = learning_rate(self.training, step)
-            self._optimizer.step()
-            self._optimizer.zero_grad(set_to_none=True)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
     @torch.no_grad()
     def evaluate(self) -> float:

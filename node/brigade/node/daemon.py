@@ -25,7 +25,6 @@ from brigade.node.data_links import DataLinks
 from brigade.node.device import choose_device, report, set_threads, warm_up
 from brigade.node.directory import NodeDirectory, open_directory
 from brigade.node.emulated_speed import SpeedSource
-from brigade.node.optimizer import check_optimizer
 from brigade.node.options import NodeOptions
 from brigade.node.parcels import Outgoing
 from brigade.node.stage_error import StageError
@@ -34,6 +33,7 @@ from brigade.node.stage_shell import StageShell
 from brigade.node.state_files import StateFile, write
 from brigade.node.timeline import Label
 from brigade.node.timeline_file import Recorder
+from brigade.partition.optimizers import check_optimizer
 from brigade.wire.encoding import Message
 from brigade.wire.endpoint import Endpoint, parse_endpoint
 from brigade.wire.errors import BrigadeError, ConfigError, RemoteProtocolError

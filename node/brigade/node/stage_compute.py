@@ -24,6 +24,7 @@ from brigade.node.state_files import StateFile
 from brigade.node.tied_weights import TiedWeights
 from brigade.partition import tree
 from brigade.partition.chain import Chain
+from brigade.partition.optimizers import hidden_matrices
 from brigade.wire.errors import BrigadeError, LocalProtocolError
 from brigade.wire.message_parts import Slot
 from brigade.wire.plan import Plan
@@ -80,7 +81,8 @@ class StageCompute:
                 if f"{index}.{name}" not in self._tied.copies
             }
             trained = {name: each for name, each in self._parameters.items() if each.requires_grad}
-            self._optimizer = StageOptimizer(trained, self._spec.training)
+            matrices = hidden_matrices(self._chain.blocks, self._chain.tied)
+            self._optimizer = StageOptimizer(trained, self._spec.training, matrices)
             self._autograd = AutogradStage(
                 blocks,
                 stage=self._stage,

@@ -8,10 +8,9 @@ saved that is no parameter, no buffer and no output (an output is the next block
 gradient checkpointing they are the inputs alone, and the backward includes the forward.
 """
 
-import inspect
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -23,7 +22,9 @@ from torch.nn import functional as F
 
 from brigade.partition import boundaries, tree
 from brigade.partition.chain import Chain
+from brigade.partition.delay import compensate
 from brigade.partition.materialise import describe, seeded
+from brigade.partition.optimizers import build_optimizers, hidden_matrices
 from brigade.wire.costs import BlockCost, ChainReport
 from brigade.wire.errors import ConfigError
 from brigade.wire.plan import Boundary
@@ -43,6 +44,7 @@ class _Case:
     inputs: Boundary
     frozen: frozenset[str]  # names of parameters that get no gradient
     followed: frozenset[str]  # names of tied parameters that another block's owner updates
+    matrices: frozenset[str]  # names of parameters that Muon would update
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ def measure_chain(
     device = torch.device(device)
     outputs = boundaries.trace(chain.blocks, inputs)
     followers = {key for tie in chain.tied for key in tie.followers}
+    matrices = hidden_matrices(chain.blocks, chain.tied)
     known: dict[str, _Measured] = {}
     costs: list[BlockCost] = []
     between: list[Boundary] = []
@@ -74,6 +77,7 @@ def measure_chain(
             inputs=entering,
             frozen=frozenset(n for n in names if any(fnmatchcase(f"{index}.{n}", each) for each in training.freeze)),
             followed=frozenset(n for n in names if f"{index}.{n}" in followers),
+            matrices=frozenset(n for n in names if f"{index}.{n}" in matrices),
         )
         signature = _signature(paper, case)
         if signature not in known:
@@ -113,7 +117,7 @@ def _signature(block: nn.Module, case: _Case) -> str:
         (path, type(module).__module__, type(module).__qualname__, sorted(_settings(module)))
         for path, module in block.named_modules()
     ]
-    place = (case.first, case.last, case.inputs, sorted(case.frozen), sorted(case.followed))
+    place = (case.first, case.last, case.inputs, sorted(case.frozen), sorted(case.followed), sorted(case.matrices))
     return repr((modules, describe(block), place))
 
 
@@ -150,8 +154,8 @@ def _measure(
         forward_s, backward_s = bench.time_passes()
         if training.gradient_checkpointing:
             backward_s += forward_s
-        trained = [p for name, p in block.named_parameters() if p.requires_grad and name not in case.followed]
-        optimizer_s, optimizer_bytes = _time_optimizer(training, trained, device)
+        trained = {n: p for n, p in block.named_parameters() if p.requires_grad and n not in case.followed}
+        optimizer_s, optimizer_bytes = _time_optimizer(training, trained, case.matrices, device)
     cost = BlockCost(
         forward_s=forward_s,
         backward_s=backward_s,
@@ -239,45 +243,24 @@ def _loss(output: Tensor, loss: str) -> Tensor:
     return output
 
 
-def _time_optimizer(training: TrainingSpec, parameters: list[nn.Parameter], device: torch.device) -> tuple[float, int]:
-    """Return the seconds of one update and the bytes of the optimizer's state."""
+def _time_optimizer(
+    training: TrainingSpec, parameters: Mapping[str, nn.Parameter], matrices: Container[str], device: torch.device
+) -> tuple[float, int]:
+    """Return the seconds of one late update, and the bytes of its state and of what passes through memory with it."""
     if not parameters:
         return 0.0, 0
-    optimizer = _make_optimizer(training, parameters)
-    for parameter in parameters:
+    update = compensate(build_optimizers(parameters, training, matrices), training)
+    for parameter in parameters.values():
         parameter.grad = torch.full_like(parameter, 1e-3)
     seconds = []
     for _ in range(WARM_UPS + REPEATS):
         start = _now(device)
         try:
-            optimizer.step()
+            update.step(training.learning_rate, delay=1)
         except Exception as error:
             raise ConfigError(f"training.optim: {training.optim} cannot update: {error}") from error
         seconds.append(_now(device) - start)
-    state = [value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, Tensor)]
-    return statistics.median(seconds[WARM_UPS:]), _total_bytes(state)
-
-
-def _make_optimizer(training: TrainingSpec, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    optimizer_class = getattr(torch.optim, training.optim, None)
-    if not inspect.isclass(optimizer_class) or not issubclass(optimizer_class, torch.optim.Optimizer):
-        raise ConfigError(f"training.optim: found {training.optim!r}, expected a class of torch.optim")
-    accepted = inspect.signature(optimizer_class).parameters
-    wanted = {"lr": training.learning_rate, "weight_decay": training.weight_decay, "eps": training.adam_epsilon}
-    arguments: dict[str, Any] = {
-        name: value for name, value in wanted.items() if name in accepted and value is not None
-    }
-    if "betas" in accepted:
-        first, second = accepted["betas"].default
-        arguments["betas"] = (
-            first if training.adam_beta1 is None else training.adam_beta1,
-            second if training.adam_beta2 is None else training.adam_beta2,
-        )
-    make: Callable[..., torch.optim.Optimizer] = optimizer_class
-    try:
-        return make(parameters, **arguments, **training.optim_args)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"training.optim: {training.optim} cannot be made: {error}") from error
+    return statistics.median(seconds[WARM_UPS:]), update.extra_bytes()
 
 
 def _total_bytes(tensors: Iterable[Tensor]) -> int:

@@ -86,6 +86,7 @@ MISTAKES = {
     "too much warm-up": ("max_steps = 10", "max_steps = 10\nwarmup_steps = 11", "training.warmup_steps is 11", "at most max_steps (10)"),
     "decay without wsd": ("max_steps = 10", "max_steps = 10\ndecay_steps = 3", "training.decay_steps is 3", "found 'constant'"),
     "warm-up meets decay": ("max_steps = 10", 'max_steps = 10\nlr_scheduler_type = "wsd"\nwarmup_steps = 6\ndecay_steps = 6', "warmup_steps + decay_steps is 12", "at most max_steps (10)"),
+    "key of another compensation": ("max_steps = 10", 'max_steps = 10\ndelay_compensation = "predict"\ndelay_extrapolation = 0.5', "training.delay_extrapolation is 0.5", "found 'predict'"),
     "unknown codec": ("[training]", '[compression]\nforward = "in8"\n[training]', "compression.forward:", "int8"),
     "heads do not divide": ('kind = "gpt"', 'kind = "gpt"\nhidden_size = 130', "model.hidden_size is 130", "num_attention_heads (4)"),
     "odd rope heads": ('kind = "gpt"', 'kind = "gpt"\nhidden_size = 12', "hidden_size / num_attention_heads is 3", "even"),

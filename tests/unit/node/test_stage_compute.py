@@ -178,7 +178,7 @@ def test_an_error_of_the_update_names_place_and_cause(monkeypatch):
     def full(*arguments):
         raise MemoryError("moments need 3 GiB")
 
-    monkeypatch.setattr(compute._optimizer._optimizer, "step", full)
+    monkeypatch.setattr(compute._optimizer._optimizers[0], "step", full)
     with pytest.raises(StageError, match="step 3, update of blocks 0 to 1: MemoryError: moments need 3 GiB"):
         compute.apply(3, 0.5, 1.0, False)
 

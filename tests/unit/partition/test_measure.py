@@ -93,6 +93,29 @@ def test_optimizer_bytes_are_those_of_the_class_itself(optim, arguments, per_par
     assert block.optimizer_bytes == per_parameter * (12 * C * C + 13 * C) + per_tensor * 12
 
 
+@pytest.mark.parametrize(
+    ("changes", "per_parameter", "per_tensor"),
+    [
+        ({"optim": "AdamW", "delay_compensation": "predict"}, 4 * (2 + 1), 4),  # moments; what passes while predicting
+        ({"optim": "NAdamW", "delay_compensation": "extrapolate"}, 4 * (2 + 1 + 1), 8),  # and the update before
+        ({"optim": "SGD", "delay_compensation": "pipemare"}, 4, 0),
+        ({"optim": "SGD", "delay_compensation": "predict"}, 4 * (1 + 1), 0),
+    ],
+)
+def test_what_compensates_delay_is_counted(changes, per_parameter, per_tensor):
+    block = report(LEARNED, rows("int64", T), **changes).blocks[1]
+    assert block.optimizer_bytes == per_parameter * (12 * C * C + 13 * C) + per_tensor * 12
+
+
+def test_muon_keeps_one_tensor_for_matrices_and_two_for_the_rest():
+    embedding, layer, _, _, head = report(LEARNED, rows("int64", T), optim="Muon").blocks
+    assert layer.optimizer_bytes == 4 * 12 * C * C + (
+        8 * 13 * C + 4 * 8
+    )  # four matrices; eight vectors, a counter each
+    assert embedding.optimizer_bytes == 2 * embedding.parameter_bytes + 4 * 2
+    assert head.optimizer_bytes == 2 * head.parameter_bytes + 4 * 3
+
+
 def test_saved_bytes_grow_with_the_microbatch_alone():
     small, large = (report(GptSpec(**SIZES, dropout=0.1), rows("int64", T), n).blocks for n in (2, 6))
     for a, b in zip(small[1:-1], large[1:-1], strict=True):
@@ -163,7 +186,7 @@ def test_equal_blocks_are_measured_once_and_never_two_live(monkeypatch):
 
 def test_settings_that_no_shape_shows_make_another_case():
     def case(block):
-        place = measure._Case(0, False, False, rows("float32", 4), frozenset(), frozenset())
+        place = measure._Case(0, False, False, rows("float32", 4), frozenset(), frozenset(), frozenset())
         return measure._signature(block, place)
 
     class Window(nn.Linear):
@@ -196,10 +219,11 @@ def test_the_time_of_a_larger_block_is_larger():
     ("changes", "message"),
     [
         ({"optim": "Adamw"}, "training.optim: found 'Adamw', expected a class of torch.optim"),
-        ({"optim": "Optimizer"}, "training.optim: Optimizer cannot be made"),
+        ({"optim": "Optimizer"}, "training.optim: found 'Optimizer', expected a class of torch.optim"),
         ({"optim": "lr_scheduler"}, "expected a class of torch.optim"),
-        ({"optim_args": {"momentum": 0.9}}, "training.optim: AdamW cannot be made: .*momentum"),
-        ({"optim": "LBFGS"}, "training.optim: LBFGS cannot update: .*closure"),
+        ({"optim_args": {"momentum": 0.9}}, "training.optim_args.momentum: AdamW takes"),
+        ({"optim": "LBFGS"}, "training.optim: LBFGS evaluates the model many times"),
+        ({"optim": "SparseAdam"}, "training.optim: SparseAdam cannot update: .*dense"),
     ],
 )
 def test_optimizers_that_cannot_be_used(changes, message):
