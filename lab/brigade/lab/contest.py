@@ -33,7 +33,7 @@ LOOPBACK = "127.0.0.1:0"
 STEP_LIMIT_S = 600.0  # for a step, or for all to begin
 TURN_S = 4.0  # a turn ends a step after this: sessions take who is still for half a minute for dead
 LEAST_STEPS = 2
-LONGEST_STILL_S = 9.0  # then whoever stands still may show for a moment that it lives
+LONGEST_STILL_S = 20.0  # then whoever stands still shows for a moment that it lives, mostly while others begin
 BREATH_S = 1.0
 
 

@@ -6,7 +6,6 @@ from brigade.cli.bench import parse_counts, parse_names, read_job, spread_text
 from brigade.lab.yardstick import STANDARD, spread
 from brigade.wire.errors import ConfigError
 
-
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
