@@ -50,6 +50,7 @@ save_steps = 2
 [pipeline]
 nodes = {nodes}
 stages = {stages}
+mode = "{mode}"
 gather_timeout_s = 60
 silence_limit_s = {silence_limit_s}
 """
@@ -79,9 +80,9 @@ class Trial:
 
     # --- starting ---------------------------------------------------------------------------------------------
 
-    def _write(self, *, nodes=3, stages=3, steps=STEPS):
+    def _write(self, *, nodes=3, stages=3, steps=STEPS, mode="exact"):
         path = self.root / "fault.toml"
-        facts = {"output_dir": self.run_dir, "nodes": nodes, "stages": stages, "steps": steps}
+        facts = {"output_dir": self.run_dir, "nodes": nodes, "stages": stages, "steps": steps, "mode": mode}
         path.write_text(RUN_FILE.format(**facts, silence_limit_s=SILENCE_LIMIT_S))
         return path
 

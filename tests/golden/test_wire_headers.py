@@ -101,7 +101,8 @@ EXAMPLES = (
         samples=(3, 1, 4, 15),
     ),
     m.ApplyStep(
-        generation=3, step=41, learning_rate=0.003, gradient_scale=0.5, skip=False, evaluate=True, save=False, last=False
+        generation=3, step=41, learning_rate=0.003, gradient_scale=0.5, skip=False, evaluate=True, save=False, last=False,
+        warm_ups=(3, 0),
     ),
     m.StepApplied(generation=3, step=41, stage=1, statistics=STATISTICS),
     m.Evaluated(generation=3, step=41, loss_sum=99.75, target_count=64),

@@ -152,7 +152,7 @@ class Pipeline:
         for stage in self.stages:
             self.poison(step, stage)
         for stage in self.stages:
-            for key, gradient in stage.tied_gradients().items():
+            for key, gradient in stage.tied_gradients(step).items():
                 owner = self.owner_of(key)
                 assert owner.tied_parameter(key).shape == gradient.shape
                 owner.add_tied_gradient(key, self.travel(gradient))

@@ -35,7 +35,8 @@ NOT_IN_TENSOR_CODE = NOT_IN_A_CORE - {"torch", "threading"}
 TENSOR_CODE = {
     "compression": "block_int buffers cast chunking codec lossless noise planes raw tensors",
     "partition": "boundaries chain classifiers delay factory generate gpt materialise optimizers reset_audit",
-    "node": "autograd_stage boundary_value buffers datasets freezing loss microbatches optimizer parcels randomness tied_weights",
+    "node": "autograd_stage boundary_value buffers datasets freezing loss microbatches optimizer parcels randomness"
+    " step_buffers step_gradients tied_weights weight_versions",
 }
 EDGES = {
     "wire": "arrivals connection dialer drive identity listener monitor network network_interfaces private_file probe "

@@ -12,7 +12,7 @@ from brigade.wire.plan import TiedParameter
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 
-_BLOCK_FILE = re.compile(r"^block-([0-9]{3,9})(\.optimizer)?\.safetensors$")
+_BLOCK_FILE = re.compile(r"^block-([0-9]{3,9})(\.optimizer|\.older-[1-9][0-9]{0,3})?\.safetensors$")
 _PLAIN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 
 
@@ -58,7 +58,7 @@ def block_of(file_name: str) -> int | None:
 
 
 def is_weights(file_name: str) -> bool:
-    """Tell a block's parameters and buffers from the state of its optimizer."""
+    """Tell a block's newest parameters and buffers from older ones and from the state of its optimizer."""
     match = _BLOCK_FILE.match(file_name)
     return match is not None and match[2] is None
 

@@ -41,7 +41,13 @@ def describe_limit(
         ),
     )
     gated_s = min(total.gated_s for total in totals) / steps  # of the stage that is usually the last
-    pace = Pace(step_s=step_s, microbatches=plan.microbatches, schedule=plan.schedule, norm_round_s=gated_s)
+    pace = Pace(
+        step_s=step_s,
+        microbatches=plan.microbatches,
+        schedule=plan.schedule,
+        norm_round_s=gated_s,
+        overlapping=plan.versions > 1,
+    )
     limit = find_limit(line, pace, lambda server: _name(server, plan, links))
     return limit.text if limit else ""
 

@@ -83,7 +83,8 @@ class Planner:
             self._answer(PlanRefused(reason=f"the planner has a bug: {type(error).__name__}: {error}"))
             return
         blocks = next(iter(order.chains.values())).blocks
-        size = sum(block.parameter_bytes + block.optimizer_bytes for block in blocks)
+        copies = made.versions if made.mode == "async" else 1
+        size = sum(copies * block.parameter_bytes + block.optimizer_bytes for block in blocks)
         if text := space_warning(self._directory / CHECKPOINTS_NAME, size, self._spec.training.save_total_limit):
             self._warn(text)
         self._answer(PlanMade(plan=made))

@@ -125,6 +125,11 @@ def _unsound(spec: RunSpec) -> Iterator[str]:
             f"training.warmup_steps + decay_steps is {training.warmup_steps + training.decay_steps},"
             f" expected at most max_steps ({training.max_steps})"
         )
+    remedy, mode = training.delay_compensation, spec.pipeline.mode
+    if mode != "exact" and (remedy == "predict" or (remedy == "pipemare" and mode == "lowmem")):
+        yield f"training.delay_compensation {remedy!r} is not carried out in a pipeline of mode {mode!r} yet"
+    if spec.pipeline.versions is not None and spec.pipeline.mode != "async":
+        yield f"pipeline.versions is for mode 'async', found mode {spec.pipeline.mode!r}"
     yield from _unused_by_the_compensation(training)
     if spec.pipeline.stages is not None and spec.pipeline.stages > spec.pipeline.nodes:
         yield f"pipeline.stages is {spec.pipeline.stages}, expected at most pipeline.nodes ({spec.pipeline.nodes})"

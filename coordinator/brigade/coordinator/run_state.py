@@ -1,7 +1,7 @@
 """What a run remembers: everything that the reactions of the run core read and change."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from brigade.coordinator.checkpoint_manifest import Manifest
@@ -9,6 +9,7 @@ from brigade.coordinator.costs import GivenCosts
 from brigade.coordinator.run_events import Commit, Evaluation, Note, RunCommand, Tell
 from brigade.coordinator.run_members import Member
 from brigade.coordinator.run_membership import Membership
+from brigade.coordinator.run_pacing import Pacing
 from brigade.coordinator.run_saves import SaveRounds
 from brigade.coordinator.run_steps import StepRounds
 from brigade.coordinator.run_survey import Survey
@@ -82,6 +83,8 @@ class Line:
     plan: Plan
     rounds: StepRounds
     saves: SaveRounds
+    pacing: Pacing
+    microbatch_count: Callable[[int], int]  # of a step
     stage_of: dict[str, int]  # by node id
     parameters: dict[int, int] = field(default_factory=dict)  # count by stage, once it stands
     storing: Commit | None = None
@@ -230,6 +233,8 @@ class RunState:
             plan=plan,
             rounds=StepRounds(training, plan, attempt=self.attempt, first_step=first_step, sample_ids=sample_ids),
             saves=SaveRounds(plan, training.save_total_limit, make_manifest),
+            pacing=Pacing(plan, {} if self.survey is None else self.survey.links),
+            microbatch_count=batching.microbatch_count,
             stage_of={stage.contact.node_id: index for index, stage in enumerate(plan.stages)},
             totals=[StageStatistics() for _ in plan.stages],
         )

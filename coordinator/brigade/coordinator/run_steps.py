@@ -1,6 +1,7 @@
 """Steps of one plan: collects what the stages report, decides what they do, and says when a step is committed.
 
-A core without I/O. At most two steps are open: one that some stages have yet to apply, and the next one.
+A core without I/O. With V versions of the weights at most 2 V steps are open: those that some stages have yet to apply,
+and those that others have begun. Decisions and commits come in the order of steps.
 """
 
 import math
@@ -15,6 +16,7 @@ from brigade.wire.messages import ApplyStep, Evaluated, GradientsReady, StepAppl
 from brigade.wire.plan import Plan
 from brigade.wire.run_spec import TrainingSpec
 
+MOST_UNSTORED = 2  # times the versions: steps that may be decided ahead of the ledger
 CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
@@ -48,7 +50,10 @@ class StepRounds:
         self._attempt = attempt
         self._sample_ids = sample_ids
         self._stages = len(plan.stages)
+        self._versions = plan.versions
         self._open: dict[int, OpenStep] = {}
+        self._undecided = first_step  # the oldest step without a decision
+        self._complete: dict[int, Commit] = {}  # applied everywhere, and not their turn to be stored
         self.began_at = 0.0  # when the oldest open step began
         self._storing: int | None = None  # applied everywhere, not yet safe on disk
         self._evaluating: set[int] = set()
@@ -68,7 +73,7 @@ class StepRounds:
     @property
     def waiting_for(self) -> tuple[str, list[int]]:
         """Return what the oldest open step waits for, and of which stages."""
-        current = self._open.get(self.step, OpenStep())
+        current = self._open.get(self._oldest_open, OpenStep())
         if current.decision is None:
             return "gradients", [k for k in range(self._stages) if k not in current.gradients]
         return "updates", [k for k in range(self._stages) if k not in current.applied]
@@ -88,16 +93,18 @@ class StepRounds:
 
         Raises RemoteProtocolError for a report that cannot be.
         """
+        if self._versions > 1 and self.last_step is not None and message.step > self.last_step:
+            return None  # begun before the last step was known
         step = self._opened(message.step)
         if message.stage in step.gradients:
             raise RemoteProtocolError(f"stage {message.stage} was through with step {message.step} twice")
         if message.stage == self._stages - 1:
             self._check_samples(message)
         step.gradients[message.stage] = message
-        return self._decide(message.step)
+        return self._decide()
 
     def take_update(self, message: StepApplied, now: float) -> Commit | None:
-        """Take one stage's update; return the row to store once all stages have made it.
+        """Take one stage's update; return the row to store once all stages have made it and no earlier one is stored.
 
         Raises RemoteProtocolError for an update that nobody ordered.
         """
@@ -108,18 +115,17 @@ class StepRounds:
         if len(step.applied) < self._stages:
             return None
         del self._open[message.step]
-        self._storing = message.step
-        commit = self._row(message.step, step, now)
+        self._complete[message.step] = self._row(message.step, step, now)
         self.began_at = now
-        return commit
+        return self._next_to_store()
 
-    def stored(self, step: int) -> ApplyStep | None:
-        """Take note that a step is committed; return the decision about the next one if all stages are through."""
+    def stored(self, step: int) -> tuple[ApplyStep | None, Commit | None]:
+        """Take note that a step is committed; return the decision and the row that waited for it."""
         if step != self._storing:
-            return None
+            return None, None
         self._storing = None
         self.step = step + 1
-        return self._decide(self.step)
+        return self._decide(), self._next_to_store()
 
     def take_evaluation(self, message: Evaluated) -> Evaluation | None:
         """Take the held-out loss after a step; return it to be stored once that step is committed.
@@ -150,12 +156,29 @@ class StepRounds:
 
     # --- inside -------------------------------------------------------------------------------------------------
 
+    @property
+    def _oldest_open(self) -> int:
+        """Return the oldest step that is not applied everywhere."""
+        return self.step + (self._storing is not None) + len(self._complete)
+
     def _opened(self, step: int) -> OpenStep:
-        first = self.step if self._storing is None else self._storing + 1
+        first = self._oldest_open
         beyond_last = self.last_step is not None and step > self.last_step
-        if not first <= step <= self.step + 1 or beyond_last:
+        if not first <= step < first + 2 * self._versions or beyond_last:
             raise RemoteProtocolError(f"step {step} is not open; step {first} is")
         return self._open.setdefault(step, OpenStep())
+
+    def _next_to_store(self) -> Commit | None:
+        if self._storing is not None or self.step not in self._complete:
+            return None
+        self._storing = self.step
+        return self._complete.pop(self.step)
+
+    def _may_decide(self, number: int) -> bool:
+        """Tell whether the ledger keeps up: without older weights a step waits for the commit of the one before."""
+        if self._versions == 1:
+            return number == self.step and self._storing is None
+        return number <= self.step + MOST_UNSTORED * self._versions
 
     def _check_samples(self, message: GradientsReady) -> None:
         expected = sorted(int(i) for i in self._sample_ids(message.step))
@@ -166,12 +189,12 @@ class StepRounds:
                 f" that belong to it (missing: {lost or 'none; some came twice or are foreign'})"
             )
 
-    def _decide(self, number: int) -> ApplyStep | None:
+    def _decide(self) -> ApplyStep | None:
+        number = self._undecided
         step = self._open.get(number)
-        if step is None or step.decision is not None or len(step.gradients) < self._stages:
+        if step is None or len(step.gradients) < self._stages or not self._may_decide(number):
             return None
-        if number != self.step or self._storing is not None:
-            return None  # the step before is not committed yet
+        self._undecided += 1
         reports = [step.gradients[stage] for stage in range(self._stages)]  # sums must not depend on who came first
         step.norm = math.sqrt(sum(max(0.0, report.squared_norm) for report in reports))
         skip = not (all(report.finite for report in reports) and math.isfinite(step.norm))

@@ -3,7 +3,7 @@
 Reactions of the run core, see `run_table`.
 """
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from brigade.coordinator.run_closing import await_saving, close, drop_stuck, fail, settle, with_hint
 from brigade.coordinator.run_events import CommitStored, Note, StoreCommit, StoreEvaluation
@@ -81,12 +81,13 @@ def go_on_after_commit(run: RunState, news: News, now: float) -> Outcome:
     line.storing = None
     run.tally.add(commit)
     line.totals = [_sum(a, b) for a, b in zip(line.totals, commit.statistics, strict=True)]
+    line.pacing.take(commit.statistics, line.microbatch_count(commit.step))
     line.steps += 1
     outcome: Outcome = []
     if commit.skipped:
         text = f"step {commit.step} changed nothing: its gradient was not finite"
         outcome.append(Note(kind="skipped", text=text, level="warning"))
-    next_order = line.rounds.stored(commit.step)
+    next_order, next_commit = line.rounds.stored(commit.step)
     if (evaluation := line.rounds.early_evaluation(commit.step)) is not None:
         run.tally.last_evaluation = evaluation
         outcome.append(StoreEvaluation(evaluation=evaluation))
@@ -96,6 +97,9 @@ def go_on_after_commit(run: RunState, news: News, now: float) -> Outcome:
     if commit.step == line.rounds.last_step:
         return [*outcome, *await_saving(run, now)]
     _watch(run, now)
+    if next_commit is not None:
+        line.storing = next_commit
+        outcome.append(StoreCommit(commit=next_commit))
     return [*outcome, *_order(run, next_order)]
 
 
@@ -122,6 +126,8 @@ def _order(run: RunState, decision: ApplyStep | None) -> Outcome:
     if decision.save:
         outcome += run.line.saves.open(decision.step + 1)
         run.line.rounds.save_allowed = False
+    if warm_ups := run.line.pacing.take_news():
+        decision = replace(decision, warm_ups=warm_ups)
     return [*outcome, *run.tell_line(decision)]
 
 

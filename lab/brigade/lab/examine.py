@@ -167,6 +167,7 @@ def _limit(
         norm_round_s=times.norm_round_s if times else 0.0,
         evaluation_s=times.evaluation_s / steps if times else 0.0,
         recovery_s=times.recovery_s / steps if times else 0.0,
+        overlapping=plan.versions > 1,
     )
     return find_limit(bound.line, pace, bound.name, tokens_per_s / (best_tokens_per_s or bound.tokens_per_s))
 

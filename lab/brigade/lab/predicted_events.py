@@ -31,10 +31,10 @@ from brigade.lab.scenario_spec import (
     Suspend,
 )
 from brigade.partition.line import Server
-from brigade.partition.schedule import build
 from brigade.partition.simulation.churn import Change, ChurnReport, Course, Formation, simulate_churn
 from brigade.partition.simulation.disturbances import Disturbance, Slowdown, Stall
-from brigade.partition.simulation.walks import Walk, in_order
+from brigade.partition.simulation.walks import follow
+from brigade.partition.walk import Walk
 from brigade.wire.errors import PlanError
 
 RESTART_S = 7.0  # from the end of a run until all stages stand again; measured with churn8 on two busy cores
@@ -61,13 +61,12 @@ class Segment:
     def formation(self) -> Formation:
         """Return it for the simulator."""
         made = self.formed.plan
-        schedule = build(made.schedule, len(made.stages), made.microbatches)
 
         def walks(_: int) -> Sequence[Walk]:
-            return in_order(schedule)
+            return follow(made)
 
         line, update_round = self.formed.line, self.formed.update_round
-        return Formation(line, walks, made.microbatches, 1, update_round, tuple(self.disturbances))
+        return Formation(line, walks, made.microbatches, made.versions, update_round, tuple(self.disturbances))
 
 
 class EventfulRun:

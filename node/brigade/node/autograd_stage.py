@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from brigade.node.buffers import BlockBuffers
 from brigade.node.randomness import seed_block
 from brigade.node.stage_error import StageError
+from brigade.node.step_buffers import StepBuffers
 from brigade.partition import tree
 from brigade.wire.errors import BrigadeError, LocalProtocolError
 from brigade.wire.message_parts import Slot
@@ -66,6 +66,7 @@ class AutogradStage:
         device: torch.device,
         recompute: bool,
         bf16: bool,
+        versions: int = 1,
     ) -> None:
         self.blocks = {first_block + i: block for i, block in enumerate(blocks)}
         self._stage = stage
@@ -74,8 +75,7 @@ class AutogradStage:
         self._recompute = recompute
         self._bf16 = bf16
         self._anchor = torch.zeros((), requires_grad=True)
-        self._buffers = {index: BlockBuffers(block) for index, block in self.blocks.items()}
-        self._buffers_before_step: dict[int, list[Tensor | None]] = {}
+        self.buffers = StepBuffers(self.blocks, versions)
         self._arrived: dict[Slot, Gradients] = {}
         self._in_flight: dict[Slot, _InFlight] = {}
 
@@ -84,12 +84,15 @@ class AutogradStage:
         """Forwards held for their backward."""
         return len(self._in_flight)
 
+    def in_flight_until(self, step: int) -> int:
+        """Return how many forwards of this step and earlier ones are held."""
+        return sum(slot.step <= step for slot in self._in_flight)
+
     def forward(self, slot: Slot, value: Any) -> Any:
         """Return the output for `value` with its graph; `hold` must follow."""
         if slot in self._in_flight:
             raise LocalProtocolError(f"the forward of microbatch {slot.index} of step {slot.step} has been run")
-        if not self._buffers_before_step:
-            self._buffers_before_step = {index: each.values() for index, each in self._buffers.items()}
+        self.buffers.begin(slot.step)
         leaves, structure = tree.flatten(value)
         leaves = [leaf.to(self._device, non_blocking=True) for leaf in leaves]
         gradients: Gradients = [None] * len(leaves)
@@ -127,31 +130,25 @@ class AutogradStage:
 
     @torch.no_grad()
     def evaluate(self, slot: Slot, value: Any) -> Any:
-        """Return the output in evaluation mode; modes and buffers are as before afterwards."""
+        """Return the output in evaluation mode, after the slot's step; modes and buffers are as before afterwards."""
         leaves, structure = tree.flatten(value)
         value = tree.unflatten(structure, [leaf.to(self._device, non_blocking=True) for leaf in leaves])
-        with self._autocast():
+        with self._autocast(), self.buffers.as_after(slot.step):
             for index, block in self.blocks.items():
                 with self._naming(slot, index, block), _evaluating(block):
                     seed_block(self._run_seed, slot, index, self._device)
-                    originals = self._buffers[index].fork()
+                    originals = self.buffers.of[index].fork()
                     try:
                         value = block(value)
                     finally:
-                        self._buffers[index].install(originals)
+                        self.buffers.of[index].install(originals)
         return value
 
-    def end_step(self) -> None:
-        """Let what the step did to buffers stand."""
-        self._buffers_before_step = {}
-
-    def drop_step(self) -> None:
-        """Forget everything in flight and what the step did to buffers."""
+    def drop(self) -> None:
+        """Forget everything in flight and what it did to buffers."""
         self._in_flight.clear()
         self._arrived.clear()
-        for index, values in self._buffers_before_step.items():
-            self._buffers[index].install(values)
-        self._buffers_before_step = {}
+        self.buffers.drop_all()
 
     def _arrive(self, leaf: Tensor, gradients: Gradients, index: int) -> Tensor:
         if not (leaf.is_floating_point() or leaf.is_complex()):
@@ -171,7 +168,7 @@ class AutogradStage:
 
     def _block_run(self, slot: Slot, index: int, block: nn.Module) -> Callable[[Any], Any]:
         """Return the forward of one microbatch, which gives the same the second time, and changes buffers once."""
-        buffers = self._buffers[index]
+        buffers = self.buffers.of[index]
         before: list[Tensor | None] | None = None
 
         def run(value: Any) -> Any:

@@ -92,7 +92,7 @@ def build_stage(
     else:
         compute = EmulatedStageCompute(chain, plan, stage, spec, device, emulated)
     if checkpoint:
-        compute.load_files(checkpoint)
+        compute.load_files(checkpoint, order.first_step)
     else:
         compute.load_initial()
     microbatches = Microbatches(spec, plan)

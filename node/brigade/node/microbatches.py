@@ -56,8 +56,10 @@ class Microbatches:
 
     def load(self, slot: Slot) -> Parcel:
         """Return the samples of a slot in host memory; a whole step is read at its first microbatch."""
+        if slot.evaluation:
+            return self._load_evaluation(slot)
         if slot not in self._loaded:
-            self._loaded = self._load_evaluation(slot) if slot.evaluation else self._load_step(slot.step)
+            self._loaded = self._load_step(slot.step)
         return self._loaded.pop(slot)
 
     def _load_step(self, step: int) -> dict[Slot, Parcel]:
@@ -70,17 +72,16 @@ class Microbatches:
             for slot, part, (inputs, targets) in zip(slots, ids, loaded, strict=True)
         }
 
-    def _load_evaluation(self, slot: Slot) -> dict[Slot, Parcel]:
+    def _load_evaluation(self, slot: Slot) -> Parcel:
         ids = self._held_out[slot.index]
         inputs, targets = load_tensors(self._source, "validation", ids)
-        return {slot: Parcel(inputs, targets, tuple(ids.tolist()), self._loss.count(targets))}
+        return Parcel(inputs, targets, tuple(ids.tolist()), self._loss.count(targets))
 
     def count_tokens(self, step: int, targets: Any) -> None:
         """Add the target elements of one microbatch to the count of its step."""
         leaves, _ = tree.flatten(targets)
-        self._tokens = {key: value for key, value in self._tokens.items() if key >= step - 1}
         self._tokens[step] = self._tokens.get(step, 0) + sum(leaf.numel() for leaf in leaves)
 
-    def token_count(self, step: int) -> int:
-        """Return the target elements of a step that were counted."""
-        return self._tokens.get(step, 0)
+    def take_tokens(self, step: int) -> int:
+        """Return the target elements of a step that were counted, and forget them."""
+        return self._tokens.pop(step, 0)

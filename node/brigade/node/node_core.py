@@ -327,6 +327,7 @@ class NodeCore:
             evaluate=message.evaluate,
             save=message.save,
             last=message.last,
+            warm_up=message.warm_ups[self.stage] if self.stage < len(message.warm_ups) else None,
         )
         return [DecideStep(decision)]
 

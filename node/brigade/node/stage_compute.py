@@ -19,12 +19,22 @@ from brigade.node.freezing import check_patterns, freeze
 from brigade.node.loss import build_loss, count_samples
 from brigade.node.optimizer import StageOptimizer
 from brigade.node.stage_error import StageError
-from brigade.node.stage_state import load_blocks, load_optimizer, snapshot_stage
+from brigade.node.stage_state import (
+    load_blocks,
+    load_older,
+    load_optimizer,
+    older_versions,
+    snapshot_older,
+    snapshot_stage,
+)
 from brigade.node.state_files import StateFile
+from brigade.node.step_gradients import StepGradients
 from brigade.node.tied_weights import TiedWeights
+from brigade.node.weight_versions import WeightVersions
 from brigade.partition import tree
 from brigade.partition.chain import Chain
 from brigade.partition.optimizers import hidden_matrices
+from brigade.partition.versions import VersionRule
 from brigade.wire.errors import BrigadeError, LocalProtocolError
 from brigade.wire.message_parts import Slot
 from brigade.wire.plan import Plan
@@ -61,28 +71,35 @@ class StageCompute:
         self._blocks = range(plan.stages[stage].first_block, plan.stages[stage].end_block)
         self._loss = build_loss(spec.training.loss)
         self._seconds = {"forward": 0.0, "backward": 0.0, "optimizer": 0.0}
-        self._clear_sums()
+        self._losses: dict[int, list[tuple[float, int]]] = {}  # by step
+        self._samples: dict[int, list[int]] = {}
         self._evaluated: list[tuple[float, int]] = []
         check_patterns(chain.blocks, spec.training.freeze)
 
     # --- state ---------------------------------------------------------------------------------------------------
 
-    def load_initial(self) -> None:
-        """Build the stage with the run's initial weights; ConfigError when the model or optimizer cannot be used."""
+    def _build(self, version: int) -> None:
+        """Build the blocks with initial weights; these are called `version`."""
         with self._reporting(-1, f"loading blocks {self._block_names}"):
             blocks = self._chain.materialise(self._blocks.start, self._blocks.stop, self._spec.seed, self._device)
             by_index = dict(zip(self._blocks, blocks, strict=True))
             freeze(by_index, self._spec.training.freeze, self._plan.tied)
             self._tied = TiedWeights(self._plan.tied, by_index)
-            self._parameters = {
+            named = {
                 f"{index}.{name}": parameter
                 for index, block in by_index.items()
                 for name, parameter in block.named_parameters()
-                if f"{index}.{name}" not in self._tied.copies
             }
+            self._parameters = {name: each for name, each in named.items() if name not in self._tied.copies}
             trained = {name: each for name, each in self._parameters.items() if each.requires_grad}
+            followed = {name: named[name] for name in self._tied.followed if name in self._tied.aliases}
+            self._versions = WeightVersions(
+                trained | followed, trained, self._tied.aliases, copies=self._copies, version=version
+            )
+            self._rule = VersionRule(self._plan.versions, version)
+            self._step_gradients = StepGradients(named.values())
             matrices = hidden_matrices(self._chain.blocks, self._chain.tied)
-            self._optimizer = StageOptimizer(trained, self._spec.training, matrices)
+            self._optimizer = StageOptimizer(self._versions.masters, self._spec.training, matrices)
             self._autograd = AutogradStage(
                 blocks,
                 stage=self._stage,
@@ -91,28 +108,48 @@ class StageCompute:
                 device=self._device,
                 recompute=self._spec.training.gradient_checkpointing or self._plan.stages[self._stage].recompute,
                 bf16=self._spec.training.bf16,
+                versions=self._plan.versions,
             )
-        self._clear_sums()
+        self._losses.clear()
+        self._samples.clear()
 
-    def load_files(self, paths: Sequence[Path]) -> None:
-        """Build the stage with the state in these files, two for each of its blocks, in any order.
+    def load_initial(self) -> None:
+        """Build the stage with the run's initial weights; ConfigError when the model or optimizer cannot be used."""
+        self._build(0)
 
-        Raises CheckpointError when a file is missing, torn, or does not fit the model and optimizer.
+    def load_files(self, paths: Sequence[Path], steps_done: int = 0) -> None:
+        """Build the stage with the state in these files of a checkpoint after `steps_done` steps, in any order.
+
+        Older versions of the weights are taken up if the plan has a use for them. Raises CheckpointError when a file is
+        missing, torn, or does not fit the model and optimizer.
         """
-        self.load_initial()
+        self._build(steps_done)
         with self._reporting(-1, f"loading the checkpoint of blocks {self._block_names}"):
             load_blocks(self._autograd.blocks, paths)
             load_optimizer(self._optimizer, self._blocks, paths)
+            for age in range(1, min(self._copies, 1 + older_versions(path.name for path in paths))):
+                self._versions.load_older(age, load_older(self._blocks, age, paths))
+        self._rule = VersionRule(self._plan.versions, self._versions.held[0])
 
-    def snapshot(self) -> dict[str, StateFile]:
+    def snapshot(self, step: int | None = None) -> dict[str, StateFile]:
         """Return copies in host memory of all state that a later `load_files` needs, by file name.
 
-        To be called between steps, after `apply` and after the last `set_tied_weight`.
+        To be called after `apply` of this step and the last `set_tied_weight`, before the next `apply`; forwards and
+        backwards of later steps may have run. Without a step, nothing may be in flight.
         """
-        if self._autograd.in_flight:
+        if self._autograd.in_flight if step is None else self._autograd.in_flight_until(step):
             raise LocalProtocolError("a snapshot in the middle of a step")
         with self._reporting(-1, f"copying the state of blocks {self._block_names}"):
-            return snapshot_stage(self._autograd.blocks, self._optimizer)
+            self._versions.use(self._versions.newest)
+            older = self._versions.older()[: self._plan.versions - 1]
+            with self._autograd.buffers.as_after(self._versions.newest - 1 if step is None else step):
+                newest = snapshot_stage(self._autograd.blocks, self._optimizer)
+            return newest | snapshot_older(self._blocks, older)
+
+    @property
+    def oldest_version(self) -> int:
+        """Return the oldest version of the weights that a step may use: how many updates it has seen."""
+        return self._rule.first
 
     @property
     def parameter_count(self) -> int:
@@ -134,14 +171,16 @@ class StageCompute:
         """
         what = f"forward of microbatch {slot.index}"
         with self._timed("forward"), self._reporting(slot.step, what):
+            self._versions.use(self._rule.version_of(slot.step))
             output = self._autograd.forward(slot, inputs)
             if not self._is_last:
                 return self._hand_over(slot, output, targets, samples)
         with self._timed("forward"), self._reporting(slot.step, f"loss of microbatch {slot.index}"):
             total = self._loss.total(output, self._to_device(targets))
             self._autograd.hold(slot, [total / max(1, step_target_count)])
-            self._losses.append((float(total.detach()), self._loss.count(targets)))
-            self._samples.extend(samples)
+            loss = float(total.detach()), self._loss.count(targets)
+            self._losses.setdefault(slot.step, []).append(loss)
+            self._samples.setdefault(slot.step, []).extend(samples)
         return None
 
     def backward(self, slot: Slot, gradients: Sequence[Tensor | None] | None) -> Gradients:
@@ -155,6 +194,8 @@ class StageCompute:
         ):
             if (gradients is None) != self._is_last:
                 raise LocalProtocolError("only the last stage makes its own gradients")
+            self._versions.use(self._rule.version_of(slot.step))
+            self._step_gradients.work_on(slot.step)
             of_inputs = self._autograd.backward(slot, [torch.ones(())] if gradients is None else gradients)
             return [None if each is None else each.to("cpu") for each in of_inputs]
 
@@ -165,8 +206,9 @@ class StageCompute:
         """
         return self._tied.parameter(key).detach()
 
-    def tied_gradients(self) -> dict[str, Tensor]:
-        """Return, after the last backward, the gradients that owners on other stages wait for, by follower's key."""
+    def tied_gradients(self, step: int) -> dict[str, Tensor]:
+        """Return, after a step's last backward, what owners on other stages wait for, by follower's key."""
+        self._step_gradients.work_on(step)
         return self._tied.gradients()
 
     def add_tied_gradient(self, key: str, gradient: Tensor) -> None:
@@ -175,48 +217,56 @@ class StageCompute:
 
     def end_of_step(self, step: int) -> StepSums:
         """Return the sums of a step, after its last backward and the last awaited tied gradient."""
-        if self._autograd.in_flight:
-            raise LocalProtocolError(f"{self._autograd.in_flight} microbatches have not been run backward")
+        if (count := self._autograd.in_flight_until(step)) > 0:
+            raise LocalProtocolError(f"{count} microbatches have not been run backward")
         with self._timed("optimizer"), self._reporting(step, f"gradient norm of blocks {self._block_names}"):
+            self._step_gradients.work_on(step)
             self._tied.sum_gradients()
             squared_norm = self._squared_norm()
+        losses = self._losses.pop(step, [])
         return StepSums(
             squared_norm=squared_norm,
             finite=math.isfinite(squared_norm),
-            loss_sum=math.fsum(loss for loss, _ in self._losses),
-            target_count=sum(count for _, count in self._losses),
-            samples=tuple(self._samples),
+            loss_sum=math.fsum(loss for loss, _ in losses),
+            target_count=sum(count for _, count in losses),
+            samples=tuple(self._samples.pop(step, ())),
         )
 
     def apply(self, step: int, learning_rate: float, gradient_scale: float, skip: bool) -> None:
         """Scale the gradients and update, or drop them; a skipped step leaves no trace, not even in buffers."""
-        if skip:
-            self.drop_step()
-            return
-        if self._autograd.in_flight:
+        if self._autograd.in_flight_until(step):
             raise LocalProtocolError("an update in the middle of a step")
         with self._timed("optimizer"), self._reporting(step, f"update of blocks {self._block_names}"):
-            if gradient_scale != 1.0:
-                for gradient in self._gradients():
-                    gradient.mul_(gradient_scale)
-            self._optimizer.step(learning_rate)
-        self._autograd.end_step()
-        self._clear_gradients()
-        self._clear_sums()
+            self._step_gradients.work_on(step)
+            self._versions.begin_update()
+            if not skip:
+                if gradient_scale != 1.0:
+                    for gradient in self._gradients():
+                        gradient.mul_(gradient_scale)
+                for key, master in self._versions.masters.items():
+                    master.grad = self._parameters[key].grad
+                self._optimizer.step(learning_rate, delay=step - self._rule.version_of(step))
+                for master in self._versions.masters.values():
+                    master.grad = None
+            self._step_gradients.drop(step)
+        self._autograd.buffers.end(step, skipped=skip)
 
     def drop_step(self) -> None:
-        """Forget the step under way: graphs, gradients, sums, and what it did to buffers."""
-        self._autograd.drop_step()
+        """Forget all that is under way: graphs, gradients, sums, and what it did to buffers."""
+        self._autograd.drop()
         self._tied.drop()
-        self._clear_gradients()
-        self._clear_sums()
+        self._step_gradients.drop_all()
+        self._losses.clear()
+        self._samples.clear()
 
     def tied_weights(self) -> dict[str, Tensor]:
         """Return, after `apply`, the new values that followers on other stages wait for, by follower's key."""
+        self._versions.use(self._versions.newest)
         return {key: value.to("cpu", copy=True) for key, value in self._tied.weights().items()}
 
     def set_tied_weight(self, key: str, value: Tensor) -> None:
         """Take the owner's new value of the parameter `key` followed here."""
+        self._versions.use(self._versions.newest)
         self._tied.set_weight(key, value)
 
     def take_seconds(self) -> StageSeconds:
@@ -228,8 +278,12 @@ class StageCompute:
     # --- held-out data -------------------------------------------------------------------------------------------
 
     def evaluate(self, slot: Slot, inputs: Any, targets: Any) -> Any:
-        """Run one held-out microbatch without side effects; return the output, or None at the last stage."""
+        """Run one held-out microbatch with the weights after its step, without side effects.
+
+        Returns the output, or None at the last stage.
+        """
         with self._reporting(slot.step, f"evaluation of microbatch {slot.index}"):
+            self._versions.use(slot.step + 1)
             output = self._autograd.evaluate(slot, inputs)
             if not self._is_last:
                 value, _ = conform(output, self._plan.boundaries[self._stage], count_samples(targets))
@@ -245,6 +299,11 @@ class StageCompute:
         return math.fsum(loss for loss, _ in evaluated), sum(count for _, count in evaluated)
 
     # --- inside --------------------------------------------------------------------------------------------------
+
+    @property
+    def _copies(self) -> int:
+        """Return how many versions of the weights lie in memory."""
+        return self._plan.versions if self._plan.mode == "async" else 1
 
     @property
     def _is_last(self) -> bool:
@@ -271,14 +330,6 @@ class StageCompute:
     def _squared_norm(self) -> float:
         norms = [_norm(gradient) for gradient in self._gradients()]
         return math.fsum(norm * norm for norm in torch.stack(norms).tolist()) if norms else 0.0
-
-    def _clear_gradients(self) -> None:
-        for block in self._autograd.blocks.values():
-            block.zero_grad(set_to_none=True)
-
-    def _clear_sums(self) -> None:
-        self._losses: list[tuple[float, int]] = []
-        self._samples: list[int] = []
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:

@@ -1,13 +1,17 @@
 """The ledger of one stage: where each microbatch is, exactly once, and what the stage does next.
 
-A core without I/O: events in, commands out (`stage_events`). It follows the plan's schedule within a step, then walks
-the step boundary: tied gradients, norm, the run-wide decision, update, tied weights, snapshot, evaluation, next step.
+A core without I/O: events in, commands out (`stage_events`). A walk says which microbatch comes next; each step then
+goes its own way: tied gradients, norm, the run-wide decision, update, tied weights, snapshot, evaluation. Where steps
+use older weights, several are on their way at once.
 """
 
+import sys
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
 
+from brigade.node.open_steps import Evaluations, LateSwitch, OpenStep, StepPhase
+from brigade.node.stage_arrivals import StageArrivals
 from brigade.node.stage_events import (
     ActivationArrived,
     AddTiedGradient,
@@ -36,29 +40,24 @@ from brigade.node.stage_events import (
     TrainingBegun,
     UpdateDone,
 )
+from brigade.node.stage_walk import Arrived, make_walk
 from brigade.node.tied import TiedRoles, tied_roles
 from brigade.partition.batching import Batching
-from brigade.partition.schedule import build
-from brigade.partition.sequencer import Sequencer
+from brigade.partition.policy import AlternationPolicy
+from brigade.partition.versions import Numbering, VersionRule
 from brigade.wire.errors import LocalProtocolError, RemoteProtocolError
-from brigade.wire.message_parts import Slot, StageStatistics
+from brigade.wire.message_parts import Slot
 from brigade.wire.messages import Evaluated, GradientsReady, StepApplied
 from brigade.wire.plan import Plan
 
-# One is computed, one waits behind it: the device goes on while the news of what it has done is on its way.
-ORDERED_AHEAD = 2
+ORDERED_AHEAD = 2  # one is computed, one waits behind it while the news of what was done is on its way
 
 
 class Phase(Enum):
-    """Where a stage is within a step."""
+    """Where a stage is."""
 
     WAITING = "waiting for the other stages to load"
-    COMPUTING = "computing"
-    SUMMING = "summing gradients"
-    DECIDING = "waiting for the decision about the step"
-    UPDATING = "updating weights"
-    TYING = "waiting for tied weights"
-    EVALUATING = "evaluating"
+    TRAINING = "training"
     RESTING = "done"
 
 
@@ -66,30 +65,51 @@ Handler = Callable[["StageCore", StageEvent], list[StageCommand]]
 
 
 class StageCore:
-    """Decide what one stage of one plan does next; `handle` is the only mutator."""
+    """Decide what one stage of one plan does next; `handle` is the only mutator.
 
-    def __init__(self, plan: Plan, stage: int, batching: Batching, evaluation_count: int, first_step: int) -> None:
+    `oldest_version` is that of the weights that the stage was loaded with, `first_step` when there are no older ones;
+    no step from `end_step` on is ever begun.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        stage: int,
+        batching: Batching,
+        evaluation_count: int,
+        first_step: int,
+        *,
+        oldest_version: int | None = None,
+        end_step: int | None = None,
+    ) -> None:
         self.plan = plan
         self.stage = stage
         self.phase = Phase.WAITING
-        self.step = first_step
+        self.step = first_step  # the oldest that is not applied here
         self.forwards = 0
         self.backwards = 0
-        self.dropped: Counter[str] = Counter()
         self._batching = batching
-        self._evaluation_count = evaluation_count
+        self._end_step = sys.maxsize if end_step is None else end_step
         self._first = stage == 0
         self._last = stage == len(plan.stages) - 1
         self._tied: TiedRoles = tied_roles(plan, stage)
-        self._sequencer: Sequencer | None = None
-        self._activations: set[Slot] = set()
-        self._gradients: set[Slot] = set()
-        self._tied_gradients: set[tuple[int, str]] = set()
-        self._tied_weights: set[tuple[int, str]] = set()
+        self._rule = VersionRule(plan.versions, first_step if oldest_version is None else oldest_version)
+        self._copies = plan.versions if plan.mode == "async" else 1
+        self._numbers = Numbering(batching.microbatch_count, first_step)
+        self._walk = make_walk(plan, stage, batching.microbatch_count, first_step)
+        self._switch: LateSwitch | None = None
+        if plan.mode == "lowmem" and isinstance(self._walk, AlternationPolicy):
+            self._switch = LateSwitch(plan.versions, self._walk.warm_up, self._numbers, batching.microbatch_count)
+        self._here = StageArrivals(plan, stage, self._tied, self._count_of, self._is_past)
         self._ordered: deque[RunForward | RunBackward] = deque()  # not done yet; the first one is being computed
-        self._decision: StepDecided | None = None
-        self._statistics = StageStatistics()
-        self._evaluation_next = 0
+        self._steps: dict[int, OpenStep] = {}
+        self._evaluations = Evaluations(evaluation_count)
+        self._evaluated_last = False  # evaluation and training take turns
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Return how often something was dropped, and what."""
+        return self._here.dropped
 
     def handle(self, event: StageEvent, now: float) -> list[StageCommand]:  # noqa: ARG002 - one signature for all cores
         """Take one event and return what to do next, in order.
@@ -100,72 +120,41 @@ class StageCore:
         return TRANSITIONS[self.phase, type(event)](self, event)
 
     def next_deadline(self) -> float | None:
-        """Return None: a stage waits for events only; silence is judged by the session and the coordinator."""
+        """Return None: a stage waits for events only, and others judge silence."""
         return None
 
     def doing(self) -> str:
         """Say in a few words what the stage does or waits for."""
         if self._ordered:
-            kind = "forward" if isinstance(self._ordered[0], RunForward) else "backward"
-            return f"{kind} of microbatch {self._ordered[0].slot.index} of step {self.step}"
-        if self.phase is Phase.COMPUTING and self._sequencer is not None and (action := self._sequencer.upcoming):
+            slot, kind = self._ordered[0].slot, "backward" if isinstance(self._ordered[0], RunBackward) else "forward"
+            return f"{kind} of microbatch {slot.index} of step {slot.step}"
+        if self.phase is not Phase.TRAINING:
+            return f"{self.phase.value} (step {self.step})"
+        if (evaluated := self._evaluations.oldest) is not None and self.step >= self._end_step:
+            return f"evaluating (step {evaluated})"
+        if (action := self._walk.upcoming) is not None:
+            step, index = self._numbers.place(action.index)
             what, side = ("activation", self.stage - 1) if action.kind == "F" else ("gradient", self.stage + 1)
-            return f"waiting for the {what} of microbatch {action.index} of step {self.step} from stage {side}"
-        return f"{self.phase.value} (step {self.step})"
+            return f"waiting for the {what} of microbatch {index} of step {step} from stage {side}"
+        return f"{self._steps.get(self.step, OpenStep()).phase.value} (step {self.step})"
 
     # --- arrivals -------------------------------------------------------------------------------------------------
 
     def _arrived(self, event: StageEvent) -> list[StageCommand]:
-        match event:
-            case ActivationArrived(slot):
-                if self._admit(slot, self._activations, "activation"):
-                    self._activations.add(slot)
-            case GradientArrived(slot):
-                if self._admit(slot, self._gradients, "gradient"):
-                    self._gradients.add(slot)
-            case TiedGradientArrived(step, parameter):
-                self._admit_tied(step, parameter, self._tied_gradients, self._tied.owned)
-            case TiedWeightArrived(step, parameter):
-                self._admit_tied(step, parameter, self._tied_weights, self._tied.followed)
-            case _:
-                return self._impossible(event)
+        assert isinstance(event, ActivationArrived | GradientArrived | TiedGradientArrived | TiedWeightArrived)
+        self._here.take(event, self.step, over=self.phase is Phase.RESTING)
         return self._advance()
 
-    def _admit(self, slot: Slot, arrived: set[Slot], what: str) -> bool:
-        if slot.evaluation and what == "gradient":
-            raise RemoteProtocolError(f"a gradient arrived for evaluation microbatch {slot.index}")
-        done = self.phase is Phase.RESTING or slot.step < self.step or (slot in arrived)
-        if done or (slot.step == self.step and self._is_past(slot, what)):
-            self.dropped[f"repeated or stale {what}"] += 1
-            return False
-        count = self._evaluation_count if slot.evaluation else self._batching.microbatch_count(slot.step)
-        if (
-            slot.step > self.step + 1
-            or not 0 <= slot.index < count
-            or (self._first if what == "activation" else self._last)
-        ):
-            raise RemoteProtocolError(
-                f"stage {self.stage} in step {self.step} got an unexpected {what} of microbatch {slot.index} "
-                f"of step {slot.step}"
-            )
-        return True
+    def _count_of(self, slot: Slot) -> int:
+        return self._evaluations.count if slot.evaluation else self._batching.microbatch_count(slot.step)
 
     def _is_past(self, slot: Slot, what: str) -> bool:
         if slot.evaluation:
-            return self.phase is Phase.EVALUATING and slot.index < self._evaluation_next
-        if self._sequencer is None:
-            return self.phase is not Phase.WAITING
-        return self._sequencer.is_done("F" if what == "activation" else "B", slot.index)
-
-    def _admit_tied(self, step: int, parameter: str, arrived: set[tuple[int, str]], allowed: Mapping[str, int]) -> None:
-        if parameter not in allowed:
-            raise RemoteProtocolError(f"stage {self.stage} has no part in the tied parameter {parameter!r}")
-        if step < self.step or (step, parameter) in arrived or self.phase is Phase.RESTING:
-            self.dropped["repeated or stale tied parameter"] += 1
-            return
-        if step > self.step + 1:
-            raise RemoteProtocolError(f"tied parameter {parameter!r} of step {step} arrived in step {self.step}")
-        arrived.add((step, parameter))
+            return slot.step < self.step and not self._evaluations.is_awaited(slot)
+        if not self.step <= slot.step < self._end_step:
+            return True
+        number = self._numbers.number(slot.step, slot.index)
+        return self._walk.is_done("F" if what == "activation" else "B", number)
 
     def _dropped(self, event: StageEvent) -> list[StageCommand]:
         self.dropped[type(event).__name__] += 1
@@ -174,208 +163,237 @@ class StageCore:
     def _impossible(self, event: StageEvent) -> list[StageCommand]:
         raise LocalProtocolError(f"stage {self.stage} cannot take {event} while {self.phase.value}")
 
-    # --- within a step --------------------------------------------------------------------------------------------
+    # --- what was done --------------------------------------------------------------------------------------------
 
     def _begin(self, event: StageEvent) -> list[StageCommand]:
         assert isinstance(event, TrainingBegun)
-        return self._enter_step(event.step)
-
-    def _enter_step(self, step: int) -> list[StageCommand]:
-        self.step = step
-        self.phase = Phase.COMPUTING
-        self._decision = None
-        orders = build(self.plan.schedule, len(self.plan.stages), self._batching.microbatch_count(step))
-        self._sequencer = Sequencer(orders[self.stage], first=self._first, last=self._last)
-        self._forget_before(step)
+        if event.step != self.step:
+            raise RemoteProtocolError(f"training begins at step {event.step}, but the stage was built for {self.step}")
+        self.phase = Phase.TRAINING
+        self._open_gate()
         return self._advance()
-
-    def _forget_before(self, step: int) -> None:
-        self._activations = {slot for slot in self._activations if slot.step >= step}
-        self._gradients = {slot for slot in self._gradients if slot.step >= step}
-        self._tied_gradients = {key for key in self._tied_gradients if key[0] >= step}
-        self._tied_weights = {key for key in self._tied_weights if key[0] >= step}
 
     def _computed(self, event: StageEvent) -> list[StageCommand]:
         if not isinstance(event, ForwardDone | BackwardDone) or not self._ordered:
             return self._impossible(event)
-        running = self._ordered[0]
-        if event.slot != running.slot or isinstance(event, ForwardDone) != isinstance(running, RunForward):
+        slot, running = event.slot, self._ordered[0]
+        if slot != running.slot or isinstance(event, ForwardDone) != isinstance(running, RunForward):
             return self._impossible(event)
         self._ordered.popleft()
-        commands: list[StageCommand] = []
+        if slot.evaluation:
+            return self._evaluation_went_on(slot) + self._advance()
+        commands = self._advance()  # the device first: it waits, the link is asynchronous anyway
+        if slot.step >= self._end_step:
+            return commands  # the run ends before this step
         if isinstance(event, ForwardDone):
             self.forwards += 1
-            if not self._last:
-                commands.append(SendActivation(event.slot))
-        else:
-            self.backwards += 1
-            if not self._first:
-                commands.append(SendGradient(event.slot))
-        return self._advance() + commands  # the device first: it waits, the link is asynchronous anyway
+            return commands if self._last else [*commands, SendActivation(slot)]
+        self.backwards += 1
+        return commands if self._first else [*commands, SendGradient(slot)]
+
+    def _evaluation_went_on(self, slot: Slot) -> list[StageCommand]:
+        over = self._evaluations.done()
+        if not self._last:
+            return [SendActivation(slot)]
+        return [SumEvaluation(slot.step)] if over else []
+
+    def _in_phase(self, event: GradientsSummed | UpdateDone, phase: StepPhase) -> OpenStep:
+        step = self._steps.get(event.step)
+        if step is None or step.phase is not phase:
+            raise LocalProtocolError(f"stage {self.stage} cannot take {event}: no such step is {phase.value}")
+        return step
 
     def _summed(self, event: StageEvent) -> list[StageCommand]:
         assert isinstance(event, GradientsSummed)
-        self.phase = Phase.DECIDING
-        return [
-            Tell(
-                GradientsReady(
-                    generation=self.plan.generation,
-                    step=self.step,
-                    stage=self.stage,
-                    squared_norm=event.squared_norm,
-                    finite=event.finite,
-                    loss_sum=event.loss_sum,
-                    target_count=event.target_count,
-                    samples=event.samples,
-                )
-            )
-        ]
+        if event.step >= self._end_step:
+            return []
+        self._in_phase(event, StepPhase.SUMMING).phase = StepPhase.DECIDING
+        ready = GradientsReady(
+            generation=self.plan.generation,
+            step=event.step,
+            stage=self.stage,
+            squared_norm=event.squared_norm,
+            finite=event.finite,
+            loss_sum=event.loss_sum,
+            target_count=event.target_count,
+            samples=event.samples,
+        )
+        return [Tell(ready)]
 
     def _decided(self, event: StageEvent) -> list[StageCommand]:
         assert isinstance(event, StepDecided)
-        if event.step != self.step:
+        step = self._steps.get(event.step)
+        if step is None or step.phase is not StepPhase.DECIDING:
             raise RemoteProtocolError(f"a decision about step {event.step} arrived in step {self.step}")
-        self._decision = event
-        self.phase = Phase.UPDATING
-        return [ApplyUpdate(event.step, event.learning_rate, event.gradient_scale, event.skip)]
+        step.decision = event
+        step.phase = StepPhase.DECIDED
+        if event.last:
+            self._end_step = event.step + 1
+            self._steps = {number: each for number, each in self._steps.items() if number < self._end_step}
+        if event.warm_up is not None and isinstance(self._walk, AlternationPolicy):
+            self._walk.warm_up = event.warm_up if self._switch is None else max(event.warm_up, self._switch.warm_up)
+        return self._advance()
 
     def _updated(self, event: StageEvent) -> list[StageCommand]:
         assert isinstance(event, UpdateDone)
-        self._statistics = event.statistics
-        self.phase = Phase.TYING
+        step = self._in_phase(event, StepPhase.UPDATING)
+        step.statistics = event.statistics
+        step.phase = StepPhase.TYING
         commands: list[StageCommand] = []
-        if self._tied.owned and not self._skipped:
-            commands.append(SendTiedWeights(self.step))
+        if self._tied.owned and not step.skipped:
+            commands.append(SendTiedWeights(event.step))
         return commands + self._advance()
-
-    @property
-    def _skipped(self) -> bool:
-        return self._decision is not None and self._decision.skip
 
     def _evaluated(self, event: StageEvent) -> list[StageCommand]:
         assert isinstance(event, EvaluationSummed)
-        told = Tell(
-            Evaluated(
-                generation=self.plan.generation,
-                step=self.step,
-                loss_sum=event.loss_sum,
-                target_count=event.target_count,
-            )
+        evaluated = Evaluated(
+            generation=self.plan.generation,
+            step=event.step,
+            loss_sum=event.loss_sum,
+            target_count=event.target_count,
         )
-        return [told, *self._leave_step()]
+        return [Tell(evaluated)]
 
     # --- moving on ------------------------------------------------------------------------------------------------
 
     def _advance(self) -> list[StageCommand]:
-        match self.phase:
-            case Phase.COMPUTING:
-                return self._advance_computing()
-            case Phase.SUMMING:
-                return self._advance_summing()
-            case Phase.TYING:
-                return self._advance_tying()
-            case Phase.EVALUATING:
-                return self._advance_evaluating()
-            case _:
-                return []
+        if self.phase is not Phase.TRAINING:
+            return []
+        commands = self._advance_sums()
+        while (more := self._advance_oldest()) is not None:
+            commands += more
+        return commands + self._advance_computing()
 
-    def _advance_computing(self) -> list[StageCommand]:
-        assert self._sequencer is not None
-        activations = {slot.index for slot in self._activations if slot.step == self.step and not slot.evaluation}
-        gradients = {slot.index for slot in self._gradients if slot.step == self.step}
+    def _advance_sums(self) -> list[StageCommand]:
         commands: list[StageCommand] = []
-        while len(self._ordered) < ORDERED_AHEAD and (action := self._sequencer.next(activations, gradients)):
-            slot = Slot(step=self.step, index=action.index)
-            self._ordered.append(RunForward(slot) if action.kind == "F" else RunBackward(slot))
-            commands.append(self._ordered[-1])
-        if self._sequencer.upcoming is None:
-            # what follows is computed behind the last microbatch; nobody has to wait until that is told to be done
-            self.phase = Phase.SUMMING
-            if self._tied.followed:
-                commands.append(SendTiedGradients(self.step))
-            commands += self._advance_summing()
+        for number, step in sorted(self._steps.items()):
+            if step.sum_ordered:
+                continue
+            wanted = {(number, parameter) for parameter in self._tied.owned}
+            if step.phase is not StepPhase.SUMMING or not wanted <= self._here.tied_gradients:
+                break
+            step.sum_ordered = True
+            # in the order of the plan, so that the sum does not depend on who answered first
+            commands += [AddTiedGradient(number, parameter) for parameter in self._tied.owned]
+            commands.append(SumGradients(number))
         return commands
 
-    def _advance_summing(self) -> list[StageCommand]:
-        wanted = {(self.step, parameter) for parameter in self._tied.owned}
-        if self._sequencer is None or not wanted <= self._tied_gradients:
-            return []
-        self._sequencer = None  # the sum is ordered once
-        # in the order of the plan, so that the sum does not depend on who answered first
-        added: list[StageCommand] = [AddTiedGradient(self.step, parameter) for parameter in self._tied.owned]
-        return [*added, SumGradients(self.step)]
+    def _advance_oldest(self) -> list[StageCommand] | None:
+        """Return what the oldest step does next in its update; None when it waits."""
+        step = self._steps.get(self.step)
+        if step is None or step.decision is None:
+            return None
+        if step.phase is StepPhase.DECIDED and self._may_update():
+            step.phase = StepPhase.UPDATING
+            decision = step.decision
+            return [ApplyUpdate(self.step, decision.learning_rate, decision.gradient_scale, decision.skip)]
+        if step.phase is StepPhase.TYING:
+            wanted = set() if step.skipped else {(self.step, parameter) for parameter in self._tied.followed}
+            if wanted <= self._here.tied_weights:
+                return [SetTiedWeight(self.step, parameter) for _, parameter in sorted(wanted)] + self._leave(step)
+        return None
 
-    def _advance_tying(self) -> list[StageCommand]:
-        wanted = set() if self._skipped else {(self.step, parameter) for parameter in self._tied.followed}
-        if not wanted <= self._tied_weights:
-            return []
-        assert self._decision is not None
-        commands: list[StageCommand] = [SetTiedWeight(self.step, parameter) for _, parameter in sorted(wanted)]
+    def _may_update(self) -> bool:
+        """Tell whether nobody needs the weights any more that the update would overwrite."""
+        evaluated = self._evaluations.oldest
+        if evaluated is not None and evaluated <= self.step - self._copies:
+            return False
+        if self._switch is None or not isinstance(self._walk, AlternationPolicy):
+            return True
+        return self._switch.is_due(self._walk, self.step, self._end_step)
+
+    def _leave(self, step: OpenStep) -> list[StageCommand]:
+        """End the oldest step: its update is complete here."""
+        assert step.decision is not None
+        number, decision = self.step, step.decision
         applied = StepApplied(
-            generation=self.plan.generation, step=self.step, stage=self.stage, statistics=self._statistics
+            generation=self.plan.generation, step=number, stage=self.stage, statistics=step.statistics
         )
-        commands.append(Tell(applied))
-        if self._decision.save:
-            commands.append(SaveState(self.step))
-        if self._decision.evaluate and self._evaluation_count > 0:
-            self.phase = Phase.EVALUATING
-            self._evaluation_next = 0
-            return commands + self._advance_evaluating()
-        return commands + self._leave_step()
+        commands: list[StageCommand] = [Tell(applied)]
+        if decision.save:
+            commands.append(SaveState(number))
+        if decision.evaluate:
+            self._evaluations.add(number)
+        del self._steps[number]
+        self.step = number + 1
+        evaluated = self._evaluations.oldest
+        self._here.forget_before(self.step, self.step if evaluated is None else evaluated)
+        self._numbers.forget_before(self.step)
+        if self.step < self._end_step:
+            self._open_gate()
+        return commands
 
-    def _advance_evaluating(self) -> list[StageCommand]:
-        if self._ordered or self._evaluation_next > self._evaluation_count:
-            return []
-        if self._evaluation_next == self._evaluation_count:
-            if not self._last:
-                return self._leave_step()
-            self._evaluation_next += 1  # the sum is ordered once
-            return [SumEvaluation(self.step)]
-        slot = Slot(step=self.step, index=self._evaluation_next, evaluation=True)
-        if not self._first and slot not in self._activations:
-            return []
-        self._evaluation_next += 1
-        self._ordered.append(RunForward(slot))
-        return [self._ordered[-1]]
+    def _open_gate(self) -> None:
+        """Admit the steps whose weights are there."""
+        self._walk.admit(self._numbers.start(min(self._rule.admitted_steps(self.step), self._end_step)))
+        if self._switch is not None and isinstance(self._walk, AlternationPolicy):
+            self._switch.hold(self._walk, self.step, self._end_step)
 
-    def _leave_step(self) -> list[StageCommand]:
-        assert self._decision is not None
-        if self._decision.last:
+    def _advance_computing(self) -> list[StageCommand]:
+        commands: list[StageCommand] = []
+        while len(self._ordered) < ORDERED_AHEAD and (action := self._next_action()) is not None:
+            self._ordered.append(action)
+            commands.append(action)
+            if isinstance(action, RunBackward):
+                commands += self._note_backward(action.slot.step)
+        if not self._ordered and self._evaluations.oldest is None and self.step >= self._end_step:
             self.phase = Phase.RESTING
+        return commands
+
+    def _next_action(self) -> RunForward | RunBackward | None:
+        evaluation = self._evaluations.upcoming
+        if not (self._first or evaluation in self._here.activations):
+            evaluation = None
+        action = None
+        if (evaluation is None or self._evaluated_last) and self.step < self._end_step:
+            arrived = (Arrived(slots, self._numbers) for slots in (self._here.activations, self._here.gradients))
+            action = self._walk.next(*arrived, ahead=bool(self._ordered))
+        self._evaluated_last = action is None and evaluation is not None
+        if action is not None:
+            step, index = self._numbers.place(action.index)
+            slot = Slot(step=step, index=index)
+            return RunForward(slot) if action.kind == "F" else RunBackward(slot)
+        if evaluation is None:
+            return None
+        self._evaluations.order()
+        return RunForward(evaluation)
+
+    def _note_backward(self, number: int) -> list[StageCommand]:
+        """Count an ordered backward; return what follows the last one of its step."""
+        step = self._steps.setdefault(number, OpenStep())
+        step.backwards += 1
+        if step.backwards < self._batching.microbatch_count(number):
             return []
-        return self._enter_step(self.step + 1)
+        # what follows is computed behind the last microbatch; nobody has to wait until that is told to be done
+        step.phase = StepPhase.SUMMING
+        followed: list[StageCommand] = [SendTiedGradients(number)] if self._tied.followed else []
+        return followed + self._advance_sums()
 
 
 def _transitions() -> dict[tuple[Phase, type], Handler]:
     """Return the handler of every (phase, event); what is not named here cannot happen."""
     arrivals = (ActivationArrived, GradientArrived, TiedGradientArrived, TiedWeightArrived)
-    others = (
-        TrainingBegun,
-        ForwardDone,
-        BackwardDone,
-        GradientsSummed,
-        StepDecided,
-        UpdateDone,
-        EvaluationSummed,
-    )
+    done: dict[type, Handler] = {
+        ForwardDone: StageCore._computed,  # noqa: SLF001 - its own table
+        BackwardDone: StageCore._computed,  # noqa: SLF001
+        GradientsSummed: StageCore._summed,  # noqa: SLF001
+        StepDecided: StageCore._decided,  # noqa: SLF001
+        UpdateDone: StageCore._updated,  # noqa: SLF001
+        EvaluationSummed: StageCore._evaluated,  # noqa: SLF001
+    }
     table: dict[tuple[Phase, type], Handler] = {}
     for phase in Phase:
-        table |= dict.fromkeys(((phase, event) for event in arrivals), StageCore._arrived)  # noqa: SLF001 - its own table
-        table |= dict.fromkeys(((phase, event) for event in others), StageCore._impossible)  # noqa: SLF001
+        table |= dict.fromkeys(((phase, event) for event in arrivals), StageCore._arrived)  # noqa: SLF001
+        table |= dict.fromkeys(((phase, event) for event in (TrainingBegun, *done)), StageCore._impossible)  # noqa: SLF001
+    table[Phase.WAITING, TrainingBegun] = StageCore._begin  # noqa: SLF001
+    table |= {(Phase.TRAINING, event): handler for event, handler in done.items()}
     table |= {
-        (Phase.WAITING, TrainingBegun): StageCore._begin,  # noqa: SLF001
-        (Phase.COMPUTING, ForwardDone): StageCore._computed,  # noqa: SLF001
-        (Phase.COMPUTING, BackwardDone): StageCore._computed,  # noqa: SLF001
-        (Phase.SUMMING, ForwardDone): StageCore._computed,  # noqa: SLF001
-        (Phase.SUMMING, BackwardDone): StageCore._computed,  # noqa: SLF001
-        (Phase.EVALUATING, ForwardDone): StageCore._computed,  # noqa: SLF001
-        (Phase.SUMMING, GradientsSummed): StageCore._summed,  # noqa: SLF001
-        (Phase.DECIDING, StepDecided): StageCore._decided,  # noqa: SLF001
-        (Phase.UPDATING, UpdateDone): StageCore._updated,  # noqa: SLF001
-        (Phase.EVALUATING, EvaluationSummed): StageCore._evaluated,  # noqa: SLF001
-        # a decision that is repeated after a reconnect
-        (Phase.RESTING, StepDecided): StageCore._dropped,  # noqa: SLF001
+        # what was under way when the last step was decided, and a decision that is repeated after a reconnect
+        (Phase.RESTING, event): StageCore._dropped  # noqa: SLF001
+        for event in (ForwardDone, BackwardDone, GradientsSummed, StepDecided)
     }
+    # the last evaluation ends after everything else
+    table[Phase.RESTING, EvaluationSummed] = StageCore._evaluated  # noqa: SLF001
     return table
 
 

@@ -73,7 +73,7 @@ class GradientsSummed:
 
 @dataclass(frozen=True, slots=True)
 class StepDecided:
-    """The coordinator has decided about this step."""
+    """The coordinator has decided about this step, of all that are open here the oldest undecided one."""
 
     step: int
     learning_rate: float
@@ -82,6 +82,7 @@ class StepDecided:
     evaluate: bool
     save: bool
     last: bool
+    warm_up: int | None = None  # of this stage, where it changes
 
 
 @dataclass(frozen=True, slots=True)

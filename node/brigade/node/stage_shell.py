@@ -86,7 +86,15 @@ class StageShell:
     ) -> None:
         self.plan = plan
         self.stage = stage
-        self.core = StageCore(plan, stage, microbatches.batching, microbatches.evaluation_count, first_step)
+        self.core = StageCore(
+            plan,
+            stage,
+            microbatches.batching,
+            microbatches.evaluation_count,
+            first_step,
+            oldest_version=compute.oldest_version,
+            end_step=spec.training.max_steps,
+        )
         self._spec = spec
         self._compute = compute
         self._microbatches = microbatches
@@ -145,7 +153,10 @@ class StageShell:
 
     def _forget_before(self, step: int) -> None:
         """Drop what arrived twice, or too late, for steps that are over."""
-        self._parcels = {slot: parcel for slot, parcel in self._parcels.items() if slot.step >= step}
+        evaluated = step - self.plan.versions  # no older evaluation can be under way
+        self._parcels = {
+            s: each for s, each in self._parcels.items() if s.step >= (evaluated if s.evaluation else step)
+        }
         self._gradients = {slot: gradients for slot, gradients in self._gradients.items() if slot.step >= step}
         self._tied_arrived = {key: tensor for key, tensor in self._tied_arrived.items() if key[1] >= step}
 
@@ -299,7 +310,7 @@ class StageShell:
                 job = partial(pack_tied, kind, self.plan, step, parameter, tensor)
                 self._work.encode(Label("encode_tied", step, other=other), job, sent)
 
-        job = self._compute.tied_gradients if is_gradient else self._compute.tied_weights
+        job = partial(self._compute.tied_gradients, step) if is_gradient else self._compute.tied_weights
         self._work.compute(Label("sum" if is_gradient else "optimizer", step), job, read)
 
     def _sum_gradients(self, step: int) -> None:
@@ -316,14 +327,15 @@ class StageShell:
         step = order.step
 
         def done(_: None) -> None:
-            statistics = self._work.step_over(self._compute.take_seconds(), self._microbatches.token_count(step))
+            statistics = self._work.step_over(self._compute.take_seconds(), self._microbatches.take_tokens(step))
             self.handle(ev.UpdateDone(step, statistics))
 
         job = partial(self._compute.apply, step, order.learning_rate, order.gradient_scale, order.skip)
         self._work.compute(Label("optimizer", step), job, done)
 
     def _save(self, step: int) -> None:
-        self._work.compute(Label("snapshot", step), self._compute.snapshot, partial(self._around.save, step))
+        job = partial(self._compute.snapshot, step)
+        self._work.compute(Label("snapshot", step), job, partial(self._around.save, step))
 
     def _sum_evaluation(self, step: int) -> None:
         def done(summed: tuple[float, int]) -> None:

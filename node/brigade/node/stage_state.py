@@ -11,6 +11,7 @@ from brigade.node.state_files import (
     FORMAT,
     StateFile,
     block_file,
+    older_file,
     optimizer_file,
     optimizer_state_file,
     optimizer_states,
@@ -67,6 +68,34 @@ def load_optimizer(optimizer: StageOptimizer, blocks: Sequence[int], paths: Iter
         for name, state in optimizer_states(read(path), optimizer.name, str(path)).items():
             states[f"{index}.{name}"] = state
     optimizer.load(states)
+
+
+def snapshot_older(blocks: Iterable[int], older: Sequence[Mapping[str, Tensor]]) -> dict[str, StateFile]:
+    """Return copies of older versions of the weights, given from one update ago on, by file name.
+
+    Every block has a file of every age, so that all stages hold equally many.
+    """
+    files = {}
+    for index in blocks:
+        for age, values in enumerate(older, start=1):
+            own = {split_key(key)[1]: _host_copy(value) for key, value in values.items() if split_key(key)[0] == index}
+            files[older_file(index, age)] = StateFile(own, {"format": FORMAT, "block": index, "age": age})
+    return files
+
+
+def older_versions(names: Iterable[str]) -> int:
+    """Return how many older versions of the weights there are among files of a stage."""
+    return max((int(kind[6:]) for name in names if (kind := parse_name(name)[1]).startswith("older-")), default=0)
+
+
+def load_older(blocks: Iterable[int], age: int, paths: Iterable[Path]) -> dict[str, Tensor]:
+    """Return the weights of `age` updates ago by key; CheckpointError when a file is missing or torn."""
+    by_name = {path.name: path for path in paths}
+    values: dict[str, Tensor] = {}
+    for index in blocks:
+        found = read(_path(by_name, older_file(index, age))).tensors
+        values |= {f"{index}.{name}": value for name, value in found.items()}
+    return values
 
 
 def _path(by_name: Mapping[str, Path], name: str) -> Path:

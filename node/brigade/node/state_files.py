@@ -1,7 +1,8 @@
 """A stage's state on disk: safetensors files by block, tensors by parameter name, nothing that is ever unpickled.
 
 `block-003.safetensors` holds parameters and persistent buffers, `block-003.optimizer.safetensors` the optimizer's
-state: tensors as `<parameter>/<key>`, other values as JSON in the header.
+state: tensors as `<parameter>/<key>`, other values as JSON in the header. `block-003.older-1.safetensors` holds the
+parameters of one update earlier, where steps use older weights.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -23,7 +24,7 @@ from brigade.wire.message_parts import FileSpec
 
 FORMAT = 1
 _FACTS = "brigade"  # one header entry, so that equal states give equal files
-_NAME = re.compile(r"block-([0-9]{3,})(\.optimizer)?\.safetensors")
+_NAME = re.compile(r"block-([0-9]{3,})(?:\.(optimizer|older-[1-9][0-9]{0,3}))?\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,19 @@ def optimizer_file(block: int) -> str:
     return f"block-{block:03}.optimizer.safetensors"
 
 
-def parse_name(name: str) -> tuple[int, Literal["block", "optimizer"]]:
-    """Return block and kind of a state file; CheckpointError for a name that is not one."""
+def older_file(block: int, age: int) -> str:
+    """Return the name of the file with a block's parameters of `age` updates earlier."""
+    return f"block-{block:03}.older-{age}.safetensors"
+
+
+def parse_name(name: str) -> tuple[int, str]:
+    """Return block and kind of a state file: `block`, `optimizer`, `older-1`; CheckpointError for any other name."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise CheckpointError(
             f"{name} is not a state file: expected block-000.safetensors or block-000.optimizer.safetensors"
         )
-    return int(match[1]), "optimizer" if match[2] else "block"
+    return int(match[1]), match[2] or "block"
 
 
 def optimizer_state_file(states: Mapping[str, Mapping[str, Any]], optimizer: str, block: int) -> StateFile:

@@ -26,11 +26,15 @@ class TiedWeights:
         self._parameters: dict[str, nn.Parameter] = {}
         self.owned: dict[str, tuple[str, ...]] = {}  # followers of each parameter owned here, in order of blocks
         self.followed: dict[str, str] = {}  # owner elsewhere of each parameter followed here
+        self.aliases: dict[str, dict[str, nn.Parameter]] = {}  # of the first key here: the other leaves over its memory
         self._arrived: dict[str, Tensor] = {}
         for tie in tied:
             followers = tuple(sorted(tie.followers, key=split_key))
             here = [key for key in (tie.owner, *followers) if split_key(key)[0] in blocks]
-            self._parameters.update(_own_leaves(here, blocks))
+            leaves = _own_leaves(here, blocks)
+            self._parameters.update(leaves)
+            if here:
+                self.aliases[here[0]] = {key: leaves[key] for key in here[1:]}
             if tie.owner in here:
                 self.owned[tie.owner] = followers
             else:
@@ -89,12 +93,11 @@ class TiedWeights:
             if key not in self._parameters
         }
 
-    @torch.no_grad()
     def set_weight(self, key: str, value: Tensor) -> None:
-        """Overwrite a parameter followed here with its owner's value."""
+        """Overwrite a parameter followed here with its owner's value, unseen by the graphs in flight."""
         if key not in self.followed:
             raise LocalProtocolError(f"the tied parameter {key} is not followed here")
-        self._parameters[key].copy_(value)
+        self._parameters[key].data.copy_(value)
 
     def drop(self) -> None:
         """Forget gradients that have arrived."""

@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from brigade.partition.course import is_sized, least_versions, overlaps
 from brigade.partition.fixed_order import CostTables, Seconds
 from brigade.partition.line import HopTime, StageTime
 from brigade.partition.memory import needed_bytes, usable_bytes
@@ -13,6 +14,9 @@ from brigade.partition.schedule import build, peak_in_flight
 from brigade.wire.costs import BlockCost, ChainReport, DeviceReport, LinkReport
 from brigade.wire.plan import NodeContact
 from brigade.wire.run_spec import RunSpec
+
+MOST_IN_FLIGHT = 4096  # more is never wanted
+ENDLESS_STEPS = 100  # where steps overlap the way through all stages counts once a run, or hardly
 
 Links = Mapping[tuple[str, str], LinkReport]
 
@@ -38,7 +42,7 @@ class Measurements:
         self.blocks = [chains[contact.node_id].blocks for contact in contacts]
         self.codec_s = [(chains[contact.node_id].encode_s, chains[contact.node_id].decode_s) for contact in contacts]
         self.memory_bytes = [devices[contact.node_id].memory_bytes for contact in contacts]
-        self.schedule = spec.pipeline.schedule
+        self.pipeline = spec.pipeline
         self.recompute = spec.training.gradient_checkpointing
         self.microbatches = microbatches
         self._reports = [[_report(links, near, far) for far in contacts] for near in contacts]
@@ -50,10 +54,21 @@ class Measurements:
         self._most_in_flight = cache(self._holds)
 
     def _needed(self, node: int, in_flight: int) -> NDArray[np.int64]:
-        return needed_bytes(self.blocks[node], in_flight)
+        return needed_bytes(self.blocks[node], in_flight, least_versions(self.pipeline), overlaps(self.pipeline))
 
     def _in_flight(self, stages: int) -> tuple[int, ...]:
-        return peak_in_flight(build(self.schedule, stages, self.microbatches))
+        schedule = "1f1b" if is_sized(self.pipeline) else self.pipeline.schedule  # less cannot keep all stages busy
+        return peak_in_flight(build(schedule, stages, self.microbatches))
+
+    @property
+    def beats(self) -> int:
+        """Return how many microbatches follow each other before all stages wait for one to pass."""
+        return self.microbatches * (ENDLESS_STEPS if overlaps(self.pipeline) else 1)
+
+    def most_in_flight(self, node: int, first: int, end: int) -> int:
+        """Return how many microbatches fit into a node's memory beside blocks [first, end)."""
+        empty, one = (int(self.needed(node, count)[first, end]) for count in (0, 1))
+        return min(MOST_IN_FLIGHT, (usable_bytes(self.memory_bytes[node]) - empty) // max(1, one - empty))
 
     def shortfall(self, node: int, in_flight: int) -> NDArray[np.int64]:
         """Return the bytes that a node lacks for blocks [a, b), at [a, b]; 0 where they fit."""
@@ -78,7 +93,7 @@ class Measurements:
         return CostTables(
             nodes=count,
             blocks=boundaries - 1,
-            microbatches=self.microbatches,
+            microbatches=self.beats,
             stage_s=cache(self._stage_s),
             transfer_s=transfer,
             hop_s=hop,

@@ -29,6 +29,7 @@ class Pace:
     norm_round_s: float = 0.0  # from the last stage's norm until its update begins
     evaluation_s: float = 0.0  # held-out data, its part of a step
     recovery_s: float = 0.0  # while no plan was at work, its part of a step
+    overlapping: bool = False  # a step begins before the one before it has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def _losses(line: Line, pace: Pace) -> dict[Cause, float]:
     bare = _without_codec(line)
     best_s = capacity(bare).period_s
     losses: dict[Cause, float] = {
-        "flush": passage_s(bare) - best_s,
+        "flush": 0.0 if pace.overlapping else passage_s(bare) - best_s,
         "order": (pace.microbatches - 1) * (_period_s(bare, pace) - best_s),
         "encoding": passage_s(line)
         - passage_s(bare)
@@ -111,6 +112,11 @@ def _explain(cause: Cause, line: Line, pace: Pace) -> str:
         case "order":
             apart = _apart(line)
             return f"the order {pace.schedule}: too few microbatches in flight{' for stages' if apart else ''}{apart}"
+        case "norm round" if pace.overlapping:
+            return (
+                f"the wait for updates of earlier steps: {pace.microbatches} microbatches a step are too few to hide"
+                f" the way through {stages} stages{_apart(line)} and the norm round"
+            )
         case "norm round":
             return f"the norm round at the end of each step, {_milliseconds(pace.norm_round_s)}"
         case "optimizer":

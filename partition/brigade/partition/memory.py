@@ -12,13 +12,18 @@ USABLE_SHARE = 0.9  # of a node's memory; the rest is for fragments, the process
 COPIES_IN_QUEUES = 4  # at each boundary: one value coming, one going, each as tensor and as encoded frames
 
 
-def needed_bytes(blocks: Sequence[BlockCost], in_flight: int) -> NDArray[np.int64]:
+def needed_bytes(
+    blocks: Sequence[BlockCost], in_flight: int, versions: int = 1, overlapping: bool = False
+) -> NDArray[np.int64]:
     """Return the bytes that a stage of blocks [a, b) needs, at [a, b]; entries with a >= b mean nothing.
 
-    Weights, gradients and optimizer state once; what the backward needs for `in_flight` microbatches and for the one
-    being worked on; queues at both boundaries.
+    So many versions of the weights, gradients of a step (of two where steps overlap), optimizer state; what the
+    backward needs for `in_flight` microbatches and for the one being worked on; queues at both boundaries.
     """
-    persistent = _sums([block.parameter_bytes + block.gradient_bytes + block.optimizer_bytes for block in blocks])
+    sums = 2 if overlapping else 1
+    persistent = _sums(
+        [versions * block.parameter_bytes + sums * block.gradient_bytes + block.optimizer_bytes for block in blocks]
+    )
     saved = _sums([block.saved_bytes for block in blocks])
     crossing = np.array([0, *(block.output_bytes for block in blocks[:-1]), 0], dtype=np.int64)
     queues = COPIES_IN_QUEUES * np.add.outer(crossing, crossing)

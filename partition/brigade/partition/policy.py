@@ -4,7 +4,9 @@ Late values then cost little: whatever is ready runs, as long as not too much is
 holds back is needed by what it waits for, so it cannot deadlock: only forwards are ever held back.
 """
 
+import sys
 from collections.abc import Container, Sequence
+from typing import Literal
 
 from brigade.partition.schedule import BACKWARD, FORWARD, Action
 from brigade.wire.errors import LocalProtocolError
@@ -15,7 +17,7 @@ class AlternationPolicy:
 
     If the one it prefers is not ready, it takes the other: a forward only while fewer than `warm_up + 1 + slack` are
     in flight. Microbatches go in ascending order in both directions. Forwards of microbatches that are not admitted
-    yet (of a step that needs newer weights) wait; backwards never do.
+    yet (of a step that needs newer weights) wait; backwards wait for nothing else unless `hold_backwards` says so.
     """
 
     def __init__(self, warm_up: int, slack: int = 0, *, first: bool, last: bool, admitted: int = 0) -> None:
@@ -26,6 +28,7 @@ class AlternationPolicy:
         self._first = first
         self._last = last
         self._admitted = admitted
+        self._backwards_end = sys.maxsize
         self._forwards = 0
         self._backwards = 0
 
@@ -43,15 +46,33 @@ class AlternationPolicy:
         """Let forwards of microbatches below `end` start; what was admitted once stays so."""
         self._admitted = max(self._admitted, end)
 
-    def next(self, activations: Container[int], gradients: Container[int]) -> Action | None:
+    def hold_backwards(self, end: int) -> None:
+        """Let backwards of microbatches from `end` on wait, until it is called again."""
+        self._backwards_end = end
+
+    @property
+    def upcoming(self) -> Action | None:
+        """Return the action that is missed most; None when only admission is."""
+        forward = self._forwards < self._admitted and self.in_flight < self.cap
+        backward = self._backwards < min(self._forwards, self._backwards_end)
+        if forward and (self.in_flight <= self.warm_up or not backward):
+            return Action(FORWARD, self._forwards)
+        return Action(BACKWARD, self._backwards) if backward else None
+
+    def is_done(self, kind: Literal["F", "B"], number: int) -> bool:
+        """Tell whether this action was handed out already."""
+        return number < (self._forwards if kind == FORWARD else self._backwards)
+
+    def next(self, activations: Container[int], gradients: Container[int], *, ahead: bool = False) -> Action | None:
         """Hand out the action that should start now, given the microbatches whose input has arrived; None: wait.
 
-        The first stage needs no activation, and the last no gradient.
+        The first stage needs no activation, and the last no gradient. `ahead`: something is still being computed, so
+        that what is preferred may yet come; hand out nothing else.
         """
         in_flight = self._forwards - self._backwards
         if in_flight <= self.warm_up:
-            return self._forward(activations) or self._backward(gradients)
-        return self._backward(gradients) or (self._forward(activations) if in_flight < self.cap else None)
+            return self._forward(activations) or (None if ahead else self._backward(gradients))
+        return self._backward(gradients) or (self._forward(activations) if in_flight < self.cap and not ahead else None)
 
     def _forward(self, activations: Container[int]) -> Action | None:
         index = self._forwards
@@ -62,7 +83,7 @@ class AlternationPolicy:
 
     def _backward(self, gradients: Container[int]) -> Action | None:
         index = self._backwards
-        if index >= self._forwards or not (self._last or index in gradients):
+        if index >= min(self._forwards, self._backwards_end) or not (self._last or index in gradients):
             return None
         self._backwards = index + 1
         return Action(BACKWARD, index)

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from brigade.partition.cost_tables import Measurements
+from brigade.partition.course import Course, set_course
 from brigade.partition.fixed_order import Split
 from brigade.partition.line import Access, HopTime, Line, PortTime, StageTime
-from brigade.partition.schedule import build
 from brigade.partition.simulation.run import Tie, UpdateRound
-from brigade.partition.timeline import step_seconds
 
 MESSAGE_BYTES = 750.0  # header, targets, encryption, acknowledgement: measured over all hops of four lab scenarios
 STEADY_STEPS = 2  # after a flush the second step is like all others
@@ -65,9 +64,28 @@ def predict_step_s(
     measured: Measurements, split: Split, surroundings: Surroundings = PLAIN, steps: int = STEADY_STEPS
 ) -> float:
     """Return the seconds between two commits, over so many steps on paper."""
-    schedule = build(measured.schedule, len(split.order), measured.microbatches)
-    return step_seconds(
-        schedule, lay_line(measured, split, surroundings), lay_round(measured, split, surroundings), steps
+    return lay_course(measured, split, surroundings, steps).step_s
+
+
+def lay_course(
+    measured: Measurements, split: Split, surroundings: Surroundings = PLAIN, steps: int = STEADY_STEPS
+) -> Course:
+    """Return how steps would follow each other over a split."""
+    return set_course(
+        lay_line(measured, split, surroundings),
+        lay_round(measured, split, surroundings),
+        measured.pipeline,
+        measured.microbatches,
+        most_in_flight(measured, split),
+        steps,
+    )
+
+
+def most_in_flight(measured: Measurements, split: Split) -> tuple[int, ...]:
+    """Return for each stage how many microbatches fit into its node's memory."""
+    cuts = pairwise(split.cuts)
+    return tuple(
+        measured.most_in_flight(node, first, end) for node, (first, end) in zip(split.order, cuts, strict=True)
     )
 
 

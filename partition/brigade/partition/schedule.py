@@ -12,6 +12,7 @@ from brigade.wire.errors import ConfigError, PlanError
 
 FORWARD: Literal["F"] = "F"
 BACKWARD: Literal["B"] = "B"
+LATENCY_SIZED = "ls-1f1b"  # alternation around warm-ups that are sized by latency: followed freely, not to the letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,20 @@ def one_forward_one_backward_order(stage: int, stages: int, microbatches: int) -
     return alternating_order(stages - 1 - stage, microbatches)
 
 
+def eager_order(stage: int, stages: int, microbatches: int) -> Order:
+    """Return alternation after two warm-up forwards for each stage that follows: what LS-1F1B is without times.
+
+    Right where a hop there and back takes as long as a stage; a plan that knows times has its own warm-ups, and a
+    stage that follows it deviates from the order when something is late (`policy.AlternationPolicy`).
+    """
+    return alternating_order(eager_warm_up(stage, stages), microbatches)
+
+
+def eager_warm_up(stage: int, stages: int) -> int:
+    """Return two forwards for each stage that follows."""
+    return 2 * (stages - 1 - stage)
+
+
 def alternating_order(warm_up: int, microbatches: int) -> Order:
     """Return `warm_up` forwards, then a forward and a backward in turn, then the backwards that are left."""
     warm_up = min(microbatches, warm_up)
@@ -56,6 +71,7 @@ def alternating_order(warm_up: int, microbatches: int) -> Order:
 SCHEDULES: dict[str, Callable[[int, int, int], Order]] = {
     "gpipe": gpipe_order,
     "1f1b": one_forward_one_backward_order,
+    LATENCY_SIZED: eager_order,
 }
 
 

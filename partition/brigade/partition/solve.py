@@ -3,16 +3,27 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from brigade.partition.cost_tables import Links, Measurements
+from brigade.partition.course import GOOD_ENOUGH, Course, overlaps
 from brigade.partition.fixed_order import NEAR, Split
 from brigade.partition.order import rank_orders
-from brigade.partition.prediction import PLAIN, STEADY_STEPS, Surroundings, predict_step_s, stage_of
+from brigade.partition.prediction import (
+    PLAIN,
+    STEADY_STEPS,
+    Surroundings,
+    lay_course,
+    predict_step_s,
+    stage_of,
+)
 from brigade.partition.refusal import explain_refusal, format_blocks
 from brigade.wire.costs import ChainReport, DeviceReport
 from brigade.wire.errors import PlanError
 from brigade.wire.plan import NodeContact, Plan, StagePlan
-from brigade.wire.run_spec import RunSpec
+from brigade.wire.run_spec import PipelineSpec, RunSpec
 
 WORTH = 1.03  # a stage more must make the step at least 3 % shorter
 FINALISTS = 8  # orders for each number of stages that are run on paper, if that is
@@ -25,6 +36,15 @@ class Proposal:
 
     split: Split
     step_s: float
+
+
+class Settled(NamedTuple):
+    """What was found for one mode."""
+
+    measured: Measurements
+    proposals: list[Proposal]
+    chosen: Proposal
+    course: Course
 
 
 def plan(
@@ -50,26 +70,56 @@ def plan(
     _check_measured(contacts, devices, chains)
     _check_counts(spec, len(contacts), len(chains[contacts[0].node_id].blocks), train_samples)
     microbatches = min(spec.training.microbatches, spec.training.batch_size, train_samples)
-    measured = Measurements(contacts, devices, chains, links, spec, microbatches, codec_ratio)
-    proposals = propose(measured, spec.pipeline.stages, surroundings)
-    if not proposals:
-        raise PlanError(explain_refusal(measured, spec.pipeline.stages))
-    chosen = choose(proposals)
-    split = chosen.split
+
+    def settle(pipeline: PipelineSpec) -> Settled:
+        asked = replace(spec, pipeline=pipeline)
+        measured = Measurements(contacts, devices, chains, links, asked, microbatches, codec_ratio)
+        proposals = propose(measured, pipeline.stages, surroundings)
+        if not proposals:
+            raise PlanError(explain_refusal(measured, pipeline.stages))
+        chosen = choose(proposals)
+        return Settled(measured, proposals, chosen, lay_course(measured, chosen.split, surroundings))
+
+    settled, why = _choose_mode(settle, spec.pipeline)
+    measured, split, course = settled.measured, settled.chosen.split, settled.course
     return Plan(
         run_id=run_id,
         generation=generation,
         stages=_stages(measured, split, spec),
-        schedule=spec.pipeline.schedule,
+        schedule=course.schedule,
         microbatches=microbatches,
         train_samples=train_samples,
         validation_samples=validation_samples,
         boundaries=tuple(measured.chain.boundaries[cut - 1] for cut in split.cuts[1:-1]),
         tied=measured.chain.tied,
-        period_s=chosen.step_s / microbatches,
-        reason=_reason(measured, chosen, proposals),
+        period_s=settled.chosen.step_s / microbatches,
+        reason=_reason(measured, settled.chosen, settled.proposals) + why,
         spares=tuple(contact for node, contact in enumerate(contacts) if node not in split.order),
+        mode=course.mode,
+        versions=course.versions,
+        warm_ups=() if course.sizing is None else course.sizing.warm_ups,
+        slack=0 if course.sizing is None else course.sizing.slack,
     )
+
+
+def _choose_mode(settle: Callable[[PipelineSpec], Settled], pipeline: PipelineSpec) -> tuple[Settled, str]:
+    """Return the plan of the mode that was asked for, or of the one that `auto` stands for, and what to say of it."""
+    settled = settle(pipeline)
+    if pipeline.mode == "stash":  # so many versions have to fit into memory, too
+        settled = settle(replace(pipeline, mode="async", versions=settled.course.versions))
+    share = f"{settled.course.efficiency:.0%} of what devices and links allow"
+    if pipeline.mode == "auto":
+        if settled.course.efficiency >= GOOD_ENOUGH:
+            return settled, f"; exact, which reaches {share}"
+        try:
+            settled = settle(replace(pipeline, mode="async"))
+        except PlanError as error:
+            return settled, f"; exact, which reaches only {share}, because async does not fit: {error}"
+        why = f"; async, because exact reaches only {share}"
+    else:
+        why = "" if pipeline.mode == "exact" else f"; {settled.course.mode} with {settled.course.versions} versions"
+    remark = settled.course.remark
+    return settled, why + (f", {settled.course.efficiency:.0%} of the best: {remark}" if remark else "")
 
 
 def propose(measured: Measurements, stages: int | None, surroundings: Surroundings = PLAIN) -> list[Proposal]:
@@ -80,7 +130,7 @@ def propose(measured: Measurements, stages: int | None, surroundings: Surroundin
     """
     ranked = rank_orders(measured.tables(), stages, FINALISTS)
     splits = [split for finalists in ranked.values() for split in finalists if _tied_stages_meet(measured, split)]
-    splits.sort(key=lambda split: (split.estimate_s(measured.microbatches), len(split.order), split.order))
+    splits.sort(key=lambda split: (split.estimate_s(measured.beats), len(split.order), split.order))
     found: dict[int, Proposal] = {}
     fastest, actions = math.inf, 0
 
@@ -109,7 +159,7 @@ def shortest_step_s(measured: Measurements, split: Split) -> float:
     """Return seconds that no step can do without.
 
     Every stage works through all microbatches; before the first and after the last of them lies all that is in front
-    of the stage.
+    of the stage, unless steps overlap.
     """
     order, cuts = split.order, split.cuts
     bound = before_s = 0.0
@@ -118,7 +168,8 @@ def shortest_step_s(measured: Measurements, split: Split) -> float:
         bound = max(bound, before_s + measured.microbatches * compute_s)
         if k + 1 < len(order):
             hop = measured.hop_time(node, order[k + 1], cuts[k + 1])
-            before_s += compute_s + hop.activation_s + hop.gradient_s + hop.round_trip_s
+            if not overlaps(measured.pipeline):
+                before_s += compute_s + hop.activation_s + hop.gradient_s + hop.round_trip_s
     return bound * (1 - 1e-9)  # sums in another order
 
 
@@ -173,6 +224,7 @@ def _stages(measured: Measurements, split: Split, spec: RunSpec) -> tuple[StageP
             forward_codec=spec.compression.forward if k < last else "raw",
             backward_codec=spec.compression.backward if k > 0 else "raw",
             compute_share=seconds[k] / sum(seconds) if sum(seconds) > 0 else 1 / len(seconds),
+            most_in_flight=measured.most_in_flight(node, split.cuts[k], split.cuts[k + 1]),
         )
         for k, node in enumerate(split.order)
     )

@@ -94,6 +94,12 @@ MISTAKES = {
     "vocabulary too small": ('kind = "gpt"', 'kind = "gpt"\nvocab_size = 100', "model.vocab_size is 100", "256"),
     "missing data": ("text.txt", "nothing.txt", "data.path", "nothing.txt"),
     "data too short": ("sequence_length = 16", "sequence_length = 1000\nvalidation_fraction = 0.9", "data.path", "bytes"),
+    "a remedy that a mode cannot have": (
+        "[training]",
+        '[pipeline]\nmode = "async"\n[training]\ndelay_compensation = "predict"',
+        "training.delay_compensation 'predict' is not carried out in a pipeline of mode 'async' yet",
+    ),
+    "versions without async": ("[training]", "[pipeline]\nversions = 3\n[training]", "pipeline.versions is for mode", "found mode 'exact'"),
     "more stages than nodes": ("[training]", "[pipeline]\nnodes = 2\nstages = 3\n[training]", "pipeline.stages is 3", "pipeline.nodes (2)"),
 }  # fmt: skip
 

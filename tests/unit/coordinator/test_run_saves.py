@@ -4,6 +4,7 @@ import pytest
 from tests.unit.coordinator.scripted_fleet import World
 from tests.unit.coordinator.scripted_node import make_spec
 
+from brigade.coordinator.checkpoint_manifest import block_of, is_weights
 from brigade.coordinator.run_events import CollectParts, DropCheckpoint, PartsProgressed
 from brigade.coordinator.run_state import SAVING_LIMIT_S
 from brigade.coordinator.run_table import State
@@ -96,3 +97,12 @@ def test_a_run_that_is_saved_to_its_end_does_not_wait_for_an_older_checkpoint():
     assert dropped == [3]
     assert world.core.run.tally.sealed_steps == 12
     assert world.now == begun
+
+
+def test_older_weights_belong_to_their_block_and_are_no_weights_to_export():
+    name = "block-003.older-1.safetensors"
+    assert block_of(name) == 3
+    assert not is_weights(name)
+    assert is_weights("block-003.safetensors")
+    for odd in ("block-003.older-0.safetensors", "block-003.older-.safetensors", "block-03.older-1.safetensors"):
+        assert block_of(odd) is None

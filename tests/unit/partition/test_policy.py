@@ -55,6 +55,37 @@ def test_the_gate_holds_forwards_and_never_backwards() -> None:
     assert admitted_microbatches(0, 8, 2) == 16
 
 
+def test_ahead_of_time_only_what_is_preferred_is_handed_out() -> None:
+    policy = AlternationPolicy(1, slack=1, first=True, last=False, admitted=9)
+    assert take(policy, 2, gradients=()) == "F0 F1"
+    assert policy.next(EVERYTHING, (), ahead=True) is None, "a backward may come while something is computed"
+    assert str(policy.next(EVERYTHING, {0}, ahead=True)) == "B0"
+    late = AlternationPolicy(1, first=False, last=False, admitted=9)
+    assert take(late, 1, activations={0}) == "F0"
+    assert late.next((), {0}, ahead=True) is None
+    assert str(late.next((), {0})) == "B0"
+
+
+def test_what_is_missed_most_can_be_told() -> None:
+    policy = AlternationPolicy(1, first=False, last=False, admitted=2)
+    seen = []
+    for activations, gradients in (({0}, ()), ({1}, ()), ((), {0}), ((), {1})):
+        seen.append(str(policy.upcoming))
+        assert policy.next(activations, gradients) is not None
+    assert (seen, policy.upcoming) == (["F0", "F1", "B0", "B1"], None)
+    assert policy.is_done("F", 1)
+    assert policy.is_done("B", 1)
+    assert not policy.is_done("F", 2)
+
+
+def test_backwards_can_be_held() -> None:
+    policy = AlternationPolicy(1, slack=1, first=True, last=False, admitted=9)
+    policy.hold_backwards(1)
+    assert take(policy, 7) == "F0 F1 B0 F2 F3 None None"
+    policy.hold_backwards(3)
+    assert take(policy, 2) == "B1 B2"
+
+
 @given(
     warm_ups=st.lists(st.integers(0, 6), min_size=1, max_size=6),
     slack=st.integers(0, 2),

@@ -185,9 +185,10 @@ class ApplyStep:
     learning_rate: float
     gradient_scale: float  # of clipping by the global norm
     skip: bool  # the norm is not finite: drop the gradients everywhere
-    evaluate: bool  # after the update, before the next step
+    evaluate: bool  # with the weights after the update
     save: bool  # send the stage's state as of after this step
     last: bool  # do not start another step
+    warm_ups: tuple[int, ...] = ()  # of ls-1f1b, by stage, from now on; empty: as before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

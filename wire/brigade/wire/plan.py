@@ -66,6 +66,7 @@ class StagePlan:
     forward_codec: str = "raw"  # of activations to the next stage
     backward_codec: str = "raw"  # of gradients to the previous stage
     compute_share: float = 0.0  # predicted, of the whole chain's seconds on this plan
+    most_in_flight: int = 0  # microbatches that fit into the node's memory; 0: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class Plan:
     run_id: str
     generation: int
     stages: tuple[StagePlan, ...]
-    schedule: str  # name that brigade.partition.schedule builds
+    schedule: str  # name that brigade.partition.schedule knows
     microbatches: int  # K of a full batch
     train_samples: int
     validation_samples: int
@@ -84,3 +85,7 @@ class Plan:
     period_s: float = 0.0  # predicted seconds between microbatches
     reason: str = ""
     spares: tuple[NodeContact, ...] = field(default=())
+    mode: str = "exact"  # or async, or lowmem: which weights a step uses
+    versions: int = 1  # V: step g uses the weights after g - V + 1 updates
+    warm_ups: tuple[int, ...] = ()  # of ls-1f1b, by stage: forwards in flight before the first backward
+    slack: int = 0  # of ls-1f1b: how many more may be in flight when something is late

@@ -141,7 +141,9 @@ class PipelineSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     nodes: Count = 2  # start when so many have joined
     stages: Count | None = None  # at most one a node; as many as pay when absent
-    schedule: Literal["gpipe", "1f1b"] = "1f1b"
+    mode: Literal["exact", "async", "lowmem", "stash", "auto"] = "exact"
+    versions: Annotated[int, Meta(ge=2)] | None = None  # V of "async"
+    schedule: Literal["gpipe", "1f1b", "ls-1f1b"] = "1f1b"  # of "exact"; the other modes need "ls-1f1b" and take it
     gather_timeout_s: Positive = 600.0  # give up when too few nodes have joined by then
     silence_limit_s: Positive = 15.0  # a node that sends no heartbeat for so long is lost
 

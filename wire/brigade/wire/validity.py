@@ -65,6 +65,7 @@ ITEM_BYTES = {
 }
 
 MAX_INT = 2**53 - 1  # what every reader of JSON holds exactly; far below what a sum in SQLite or MessagePack can be
+MOST_VERSIONS = 1024  # of weights, that a stage may be told to keep
 _MAY_BE_MINUS_ONE = frozenset({("NodeFailed", "stage"), ("NodeFailed", "step"), ("Pulse", "step")})
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CODEC = re.compile(r"[\x21-\x7e]{1,256}")
@@ -258,6 +259,12 @@ def _check_plan(plan: Plan, _: Limits) -> None:
     _require(len(plan.stages) >= 1, "a plan has too few stages:", len(plan.stages))
     _require(len(plan.boundaries) == len(plan.stages) - 1, "a plan has boundaries:", len(plan.boundaries))
     _require(plan.microbatches >= 1, "a plan has microbatches:", plan.microbatches)
+    _require(len(plan.warm_ups) in {0, len(plan.stages)}, "a plan has warm-ups:", len(plan.warm_ups))
+    falling = sorted(plan.warm_ups, reverse=True) == list(plan.warm_ups)
+    _require(falling, "a plan has warm-ups that rise along the line:", plan.warm_ups)
+    _require(plan.mode in {"exact", "async", "lowmem"}, "a plan has the mode", plan.mode)
+    sound = plan.versions == 1 if plan.mode == "exact" else 2 <= plan.versions <= MOST_VERSIONS
+    _require(sound, f"a plan of mode {plan.mode} has versions:", plan.versions)
     begins = (0, *(stage.end_block for stage in plan.stages))
     for stage, first in zip(plan.stages, begins[:-1], strict=True):
         sound = stage.first_block == first < stage.end_block

@@ -12,7 +12,7 @@ from brigade.partition.simulation.disturbances import QUIET, Disturbance, Noise,
 from brigade.partition.simulation.report import SimulationReport
 from brigade.partition.simulation.run import AT_ONCE, UpdateRound, simulate
 from brigade.partition.simulation.stage import HeldOut, Watch, Work
-from brigade.partition.simulation.walks import Walk
+from brigade.partition.walk import Walk
 from brigade.wire.errors import PlanError
 
 

@@ -14,7 +14,7 @@ from brigade.partition.simulation.disturbances import QUIET, Disturbance, Noise,
 from brigade.partition.simulation.network import Network
 from brigade.partition.simulation.report import SimulationReport
 from brigade.partition.simulation.stage import Reactions, SimulatedStage, Watch, Work
-from brigade.partition.simulation.walks import Walk
+from brigade.partition.walk import Walk
 from brigade.wire.errors import PlanError
 
 

@@ -9,7 +9,7 @@ from brigade.partition.policy import admitted_microbatches
 from brigade.partition.simulation.agenda import Agenda
 from brigade.partition.simulation.disturbances import Calendar
 from brigade.partition.simulation.report import STATES, StageReport
-from brigade.partition.simulation.walks import Walk
+from brigade.partition.walk import Walk
 
 FORWARD, BACKWARD, OPTIMIZER, STALLED, STARVED, BLOCKED, GATED, FINISHED, EVALUATION = range(len(STATES))
 Watch = Callable[[str, int, int, float, float], None]  # kind, stage, microbatch, begin, end
