@@ -30,7 +30,10 @@ ReportFile = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Draw what came out as a page (HTML, one file).")
 ]
 Seed = Annotated[
-    int | None, typer.Option("--seed", metavar="N", min=0, help="Draw jitter and losses anew; the job keeps its seed.")
+    int | None,
+    typer.Option(
+        "--seed", metavar="N", min=0, help="Draw jitter, losses and who is there anew; the job keeps its seed."
+    ),
 ]
 Links = Annotated[
     LinksKind | None,
@@ -76,7 +79,7 @@ def lab(
     console = Console(quiet=quiet, highlight=False, soft_wrap=True)
     if report_file is not None:
         require_plots()
-    scenario = read_scenario(scenario_file)
+    scenario = read_scenario(scenario_file, seed)
     if links is not None:
         scenario = scenario.over(links.value)
     place = new_directory(directory, scenario.spec.name)

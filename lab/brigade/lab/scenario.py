@@ -57,8 +57,8 @@ class Scenario:
         return dataclasses.replace(self, spec=replace(self.spec, links=links))
 
 
-def read_scenario(path: Path) -> Scenario:
-    """Return the scenario that a file describes; paths in it are relative to it.
+def read_scenario(path: Path, seed: int | None = None) -> Scenario:
+    """Return the scenario that a file describes, with another seed if one is given; paths in it are relative to it.
 
     Raises ConfigError for anything that cannot be carried out, the job's run file included.
     """
@@ -67,6 +67,8 @@ def read_scenario(path: Path) -> Scenario:
         spec = msgspec.convert(table, ScenarioSpec)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {explain(ScenarioSpec, table, str(error))}") from error
+    if seed is not None:
+        spec = replace(spec, seed=seed)
     hosts = tuple(_one_each(spec.host))
     for complaint in _unsound(spec, hosts):
         raise ConfigError(f"{path}: {complaint}")

@@ -142,7 +142,7 @@ class ScenarioSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One experiment: a job, a fleet, and what happens to it."""
 
     name: Name
-    seed: Natural = 0  # of everything that is drawn: jitter, loss
+    seed: Natural = 0  # of everything that is drawn: jitter, loss, who is there when; not the job's
     run: str = "run.toml"  # the run file of the job, relative to this file
     links: LinksKind = "relay"  # namespaces: real TCP over shaped devices; needs root
     costs: Literal["assumed", "measured"] = "assumed"  # what plans are made of: this file, or what nodes measure

@@ -69,12 +69,12 @@ def read(tmp_path):
     (tmp_path / "text.txt").write_bytes(b"bucket brigade " * 200)
     (tmp_path / "run.toml").write_text(RUN)
 
-    def read(text, **files):
+    def read(text, seed=None, **files):
         for name, content in files.items():
             (tmp_path / f"{name}.csv").write_text(content)
         path = tmp_path / "scenario.toml"
         path.write_text(text)
-        return read_scenario(path)
+        return read_scenario(path, seed)
 
     return read
 
@@ -142,6 +142,20 @@ def test_a_trace_says_who_is_there_when(read):
         Leave(host="guest", at_s=9.0),
     )
     assert scenario.starting() == ("home-1", "home-2", "home-3")
+
+
+def test_another_seed_draws_who_is_there_anew(read):
+    drawn = GOOD.partition("[[event]]")[0].replace("seed = 7", 'seed = 7\n[trace]\ngenerator = "spot"')
+    first, again, other = (read(drawn, seed=seed) for seed in (5, 5, 6))
+    assert first.spec.seed == 5  # which is what the result notes
+    assert first.events == again.events != other.events
+    assert read(drawn.replace("seed = 7", "seed = 5")).events == first.events
+    assert read(drawn).events == read(drawn, seed=7).events
+
+
+def test_a_trace_with_a_seed_of_its_own_keeps_it(read):
+    text = GOOD.partition("[[event]]")[0].replace("seed = 7", 'seed = 7\n[trace]\ngenerator = "spot"\nseed = 3')
+    assert read(text, seed=5).events == read(text, seed=6).events
 
 
 def test_a_host_has_the_speed_of_its_device_or_what_it_says_or_that_of_the_machine():
