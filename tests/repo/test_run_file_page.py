@@ -2,26 +2,17 @@
 
 import re
 import tomllib
-import types
-from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 import pytest
-from msgspec import NODEFAULT, Meta, Struct
+from msgspec import Struct
 
 from brigade.compression.spec import VALUES, CodecSpec
 from brigade.coordinator.run_file import FIXED_KEYS
 from brigade.wire.run_spec import RunSpec
+from tests.reference_page import DOCS, TABLE, expected_rows, structs_in, table_under, toml_examples
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "run-file.md").read_text(encoding="utf-8")
-TABLE = re.compile(r"^\| key \| type \| default \| meaning \|\n\|[ \-|]+\n((?:\|.*\n)+)", re.MULTILINE)
-
-
-def structs_in(annotation: Any) -> list[type[Struct]]:
-    if get_origin(annotation) in (Union, types.UnionType):
-        return [kind for part in get_args(annotation) for kind in structs_in(part)]
-    return [annotation] if isinstance(annotation, type) and issubclass(annotation, Struct) else []
+TEXT = (DOCS / "run-file.md").read_text(encoding="utf-8")
 
 
 def sections() -> dict[str, type[Struct]]:
@@ -37,74 +28,20 @@ def sections() -> dict[str, type[Struct]]:
     return found
 
 
-def words(annotation: Any) -> str:
-    """Return the words that a reader finds for a type; an optional one is described by what it may be."""
-    if structs_in(annotation):
-        return "table"
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType):
-        (rest,) = [part for part in parts if part is not type(None)]
-        return words(rest)
-    if origin is Literal:
-        *first, last = [f'`"{part}"`' for part in parts]
-        return f"{', '.join(first)} or {last}"
-    if origin is tuple:
-        return f"list of {words(parts[0])}"
-    if origin is dict:
-        return "table"
-    if origin is Annotated:
-        (meta,) = [note for note in parts[1:] if isinstance(note, Meta)]
-        return meta.description or words(parts[0]) + range_of(meta)
-    return {str: "text", int: "integer", float: "number", bool: "true or false"}[annotation]
-
-
-def range_of(meta: Meta) -> str:
-    low = {"≥": meta.ge, ">": meta.gt}
-    high = {"≤": meta.le, "<": meta.lt}
-    lows = [(sign, limit) for sign, limit in low.items() if limit is not None]
-    highs = [(sign, limit) for sign, limit in high.items() if limit is not None]
-    assert len(lows) == 1
-    (sign, limit), *_ = lows
-    if not highs:
-        return f" {sign} {limit:g}"
-    assert sign == "≥"
-    return f", {limit:g} ≤ x {highs[0][0]} {highs[0][1]:g}"
-
-
-def default_of(field: Any) -> str:
-    default = field.default if field.default_factory is NODEFAULT else field.default_factory()
-    if default is NODEFAULT:
-        return "required"
-    if default is None:
-        return "absent"
-    if isinstance(default, Struct):
-        return "its defaults"
-    if isinstance(default, tuple):
-        default = list(default)
-    return f"`{msgspec.json.encode(default).decode().replace(',', ', ')}`"
-
-
-def table_under(heading: str) -> list[list[str]]:
-    """Return the rows of the one table between a heading and the next."""
-    (body,) = re.findall(rf"^##+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", TEXT, re.MULTILINE | re.DOTALL)
-    (rows,) = TABLE.findall(body)
-    return [[cell.strip() for cell in line[1:-1].split("|")] for line in rows.splitlines()]
-
-
 def test_every_table_of_the_page_belongs_to_a_structure():
     assert len(TABLE.findall(TEXT)) == len(sections())
 
 
 @pytest.mark.parametrize("heading", sections())
 def test_keys_types_and_defaults_are_those_of_the_code(heading):
-    expected = [[f"`{f.name}`", words(f.type), default_of(f)] for f in msgspec.structs.fields(sections()[heading])]
-    rows = table_under(heading)
-    assert [[key, kind.strip("`") if ":" in kind else kind, default] for key, kind, default, _ in rows] == expected
+    rows = table_under(TEXT, heading)
+    found = [[key, kind.strip("`") if ":" in kind else kind, default] for key, kind, default, _ in rows]
+    assert found == expected_rows(msgspec.structs.fields(sections()[heading]))
     assert all(meaning for *_, meaning in rows)
 
 
 def test_its_examples_are_run_files():
-    examples = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    examples = toml_examples(TEXT)
     assert examples
     for example in examples:
         msgspec.convert(tomllib.loads(example), RunSpec)
