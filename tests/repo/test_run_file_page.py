@@ -6,11 +6,11 @@ import tomllib
 import msgspec
 import pytest
 from msgspec import Struct
+from tests.reference_page import DOCS, TABLE, expected_rows, structs_in, table_under, toml_examples
 
 from brigade.compression.spec import VALUES, CodecSpec
 from brigade.coordinator.run_file import FIXED_KEYS
 from brigade.wire.run_spec import RunSpec
-from tests.reference_page import DOCS, TABLE, expected_rows, structs_in, table_under, toml_examples
 
 TEXT = (DOCS / "run-file.md").read_text(encoding="utf-8")
 
