@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from brigade.lab.relay_orders import Counted
+from brigade.lab.scenario_spec import ScenarioSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,12 @@ class Observed:
     traffic: Counted | None = None
     began_at: float | None = None  # on the clock of the lab
     started_at: float = 0.0
+
+    def end_by(self, spec: ScenarioSpec) -> tuple[float, str]:
+        """Return when the experiment has to end, on the clock of the lab, and why."""
+        if self.began_at is None:
+            return self.started_at + spec.start_limit_s, f"training has not begun within {spec.start_limit_s:g} s"
+        return self.began_at + spec.limit_s, f"the limit of {spec.limit_s:g} s is reached"
 
     def since_began(self, now: float) -> float:
         """Return seconds after training began, or since the start, negative, before."""

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from brigade.coordinator.run_closing import FAILED, STOPPED
 from brigade.lab import events as ev
-from brigade.lab.observed import SeenEvent
+from brigade.lab.observed import Observed, SeenEvent
 from brigade.lab.predicted_plan import PredictedPlan
 from brigade.lab.quantities import parse_rate
 from brigade.lab.scenario import Scenario
@@ -75,6 +76,7 @@ class EventfulRun:
     def __init__(self, scenario: Scenario, make_plan: MakePlan, course: Course) -> None:
         self._spec = scenario.run.spec
         self._resumes = scenario.spec.resume
+        self._limit_s, self._limit_reason = Observed(0, began_at=0.0).end_by(scenario.spec)
         self._hosts = {host.name: host for host in scenario.hosts}
         self._make_plan = make_plan
         self._course = course
@@ -84,6 +86,7 @@ class EventfulRun:
         self._rates: Rates = {}
         self.seen: list[SeenEvent] = []
         self.reason = ""  # why it ended before its end
+        self.exit_code = 0
         self.segments = [Segment(self._plan(0))]
         self.report = self._simulate()
 
@@ -92,10 +95,13 @@ class EventfulRun:
         while self._pending and not self.reason:
             event = min(self._pending, key=self._moment)
             at_s = self._moment(event)
-            if at_s >= self.report.wall_s:
+            if at_s >= min(self.report.wall_s, self._limit_s):
                 break
             self._pending.remove(event)
             self._take(event, at_s)
+            self.report = self._simulate()
+        if self.report.commits_s[-1] > self._limit_s:
+            self._stop_at_limit()
             self.report = self._simulate()
         return self.report
 
@@ -252,9 +258,22 @@ class EventfulRun:
         return min(joins, key=self._moment, default=None)
 
     def _end(self, at_s: float, reason: str = "") -> None:
-        done = int((self.report.commits_s <= at_s).sum())
         self.reason = reason or f"only {len(self._present)} of {self._spec.pipeline.nodes} nodes are left"
-        self._course = replace(self._course, updates=max(1, done))
+        self.exit_code = FAILED
+        self._course = replace(self._course, updates=max(1, self._done(at_s)))
+
+    def _stop_at_limit(self) -> None:
+        """Do the step that is under way, and no more; between two plans there is none."""
+        begins_s, segments = self.report.begins_s, self.report.segments
+        at_work = any(
+            begin <= self._limit_s < begin + each.wall_s for begin, each in zip(begins_s, segments, strict=True)
+        )
+        self.reason, self.exit_code = self._limit_reason, STOPPED
+        self.seen.append(SeenEvent(round(self._limit_s, 3), self.reason))
+        self._course = replace(self._course, updates=max(1, self._done(self._limit_s) + at_work))
+
+    def _done(self, at_s: float) -> int:
+        return int((self.report.commits_s <= at_s).sum())
 
     def _plan(self, generation: int) -> PredictedPlan:
         names = [name for name in self._hosts if name in self._present][: self._spec.pipeline.nodes]

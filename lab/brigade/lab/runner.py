@@ -228,7 +228,7 @@ class Experiment:
                     assert_never(happening)
 
     def _next_deadline(self) -> float:
-        limits = [self.observed.started_at + self._scenario.spec.limit_s]
+        limits = [self.observed.end_by(self._scenario.spec)[0]]
         if self._stopping_since is not None:
             limits = [self._stopping_since + STOP_LIMIT_S]
         elif (due := self._timeline.next_deadline()) is not None:
@@ -237,10 +237,11 @@ class Experiment:
 
     async def _time_passed(self) -> None:
         now = self._loop.time()
+        limit, reason = self.observed.end_by(self._scenario.spec)
         if self._stopping_since is not None:
             self._finished = now >= self._stopping_since + STOP_LIMIT_S
-        elif now >= self.observed.started_at + self._scenario.spec.limit_s:
-            self._stop(f"the limit of {self._scenario.spec.limit_s:g} s is reached")
+        elif now >= limit:
+            self._stop(reason)
         else:
             await self._tell_timeline(ev.TimePassed())
 

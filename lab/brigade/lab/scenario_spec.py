@@ -146,7 +146,8 @@ class ScenarioSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     run: str = "run.toml"  # the run file of the job, relative to this file
     links: LinksKind = "relay"  # namespaces: real TCP over shaped devices; needs root
     costs: Literal["assumed", "measured"] = "assumed"  # what plans are made of: this file, or what nodes measure
-    limit_s: Positive = 600.0  # the experiment is ended by then
+    limit_s: Positive = 600.0  # of training, recoveries included: then the step under way is done, saved, and the end
+    start_limit_s: Positive = 600.0  # before it: from the start of the first process until training begins
     resume: bool = True  # take the run up again when it fails because of a node, as long as enough hosts are there
     host: tuple[HostSpec, ...]
     coordinator: LinkSpec = LinkSpec()

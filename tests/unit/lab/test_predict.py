@@ -7,6 +7,7 @@ import pytest
 from tests.unit.partition.planning_cases import boundary
 
 from brigade.coordinator.costs import Costs, LinkCosts, NodeCosts
+from brigade.coordinator.run_closing import STOPPED
 from brigade.lab.examine import examine_prediction
 from brigade.lab.predict import predict
 from brigade.lab.predicted_events import RESTART_S
@@ -37,6 +38,7 @@ silence_limit_s = {silence}
 """
 HOSTS = """
 name = "toy"
+limit_s = {limit_s}
 {host}
 [coordinator]
 latency_ms = 5
@@ -95,11 +97,11 @@ class Given:
 
 @pytest.fixture
 def toy(tmp_path):
-    def make(*names, nodes=None, events="", handling=None, seed=None):
+    def make(*names, nodes=None, events="", handling=None, seed=None, limit_s=600.0):
         (tmp_path / "text.txt").write_bytes(bytes(range(256)) * 20)
         (tmp_path / "run.toml").write_text(RUN.format(nodes=nodes or len(names), silence=SILENCE_S))
         hosts = "".join(HOST.format(name=name) for name in names)
-        (tmp_path / "scenario.toml").write_text(HOSTS.format(host=hosts) + events)
+        (tmp_path / "scenario.toml").write_text(HOSTS.format(host=hosts, limit_s=limit_s) + events)
         scenario = read_scenario(tmp_path / "scenario.toml")
         given = Given(*names)
         made = predict(scenario, scenario.run.data, given, handling or Handling(optimizer_s=0.01), seed)
@@ -204,6 +206,29 @@ def test_too_few_nodes_end_the_run(toy) -> None:
     result = toy("ada", "bob", events=event("kill", host='"ada"', at_step=2))
     assert (result.exit_code, result.steps_committed) == (1, 2)
     assert "only 1 of 2 nodes are left" in result.reason
+
+
+def test_the_limit_ends_a_prediction_as_it_ends_a_run(toy) -> None:
+    result = toy("ada", limit_s=round(2.5 * ALONE_S, 3))
+    assert result.steps_committed == 3  # the step that is under way is done and saved
+    assert result.exit_code == STOPPED
+    assert result.reason == f"the limit of {2.5 * ALONE_S:g} s is reached"
+    assert result.events[-1] == (pytest.approx(2.5 * ALONE_S), result.reason)
+    whole = toy("ada", limit_s=7 * ALONE_S + EVALUATION_S)
+    assert (whole.steps_committed, whole.exit_code, whole.reason) == (6, 0, "")
+
+
+def test_nothing_happens_after_the_limit(toy) -> None:
+    kill = event("kill", host='"ada"', at_s=round(3.5 * ALONE_S, 3))
+    result = toy("ada", "bob", nodes=1, events=kill, limit_s=round(3.2 * ALONE_S, 3))
+    assert (result.steps_committed, result.recoveries) == (4, 0)
+    assert all(text != "ada is killed" for _, text in result.events)
+
+
+def test_a_limit_during_a_recovery_leaves_what_the_checkpoint_holds(toy) -> None:
+    kill = event("kill", host='"ada"', at_s=round(3.5 * ALONE_S, 3))
+    result = toy("ada", "bob", nodes=1, events=kill, limit_s=round(3.5 * ALONE_S + 1.0, 3))
+    assert (result.steps_committed, result.exit_code) == (2, STOPPED)
 
 
 def test_whoever_comes_is_waited_for(toy) -> None:
