@@ -20,9 +20,11 @@ Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Draw anot
 def trace(
     generator: Generator, hosts: Hosts, output: Output, hours: Hours = 24.0, compress: Compress = 1.0, seed: Seed = 0
 ) -> None:
-    """Draw when hosts are there, as published for volunteers and for preemptible machines.
+    """Draw when volunteers or preemptible machines are there, as CSV.
 
     A scenario takes the file as `[trace] file = "FILE.csv"`; with `generator` instead it draws the same by itself.
+
+    Example: brigade trace volunteers --host home:4 --compress 288 --output who.csv
     """
     import msgspec
 

@@ -27,7 +27,12 @@ Steps = Annotated[
 WarmUp = Annotated[int, typer.Option("--warm-up", metavar="N", min=1, help="Steps before those.")]
 Who = Annotated[
     str,
-    typer.Option("--contenders", metavar="NAME,...", help="Who takes part; a plain loop, torch and us when absent."),
+    typer.Option(
+        "--contenders",
+        metavar="NAME,...",
+        help="Some of plain, torch-1f1b, torch-gpipe, brigade-1f1b, brigade-gpipe, configured; "
+        "all but brigade-gpipe when absent.",
+    ),
 ]
 Learning = Annotated[
     int,
@@ -58,10 +63,13 @@ def bench(
     directory: Directory = None,
     quiet: Quiet = False,
 ) -> None:
-    """Measure this run beside a plain loop and torch.distributed.pipelining, by turns on this machine.
+    """Compare with a plain torch loop and torch.distributed.pipelining.
 
-    Same model, data, batches, cuts and updates for everybody; one thread each. Ratios are formed within a round. With a
-    scenario the links are those of its hosts, in network namespaces (root); its devices are this machine's.
+    They train by turns on this machine: same model, data, batches, cuts and updates, one thread each; ratios are formed
+    within a round. With a scenario the links are those of its hosts, in network namespaces (root); its devices are this
+    machine's. B/token is payload, both directions and all boundaries together.
+
+    Example: brigade bench examples/lab/bench/run.toml --stages 2,4
     """
     from rich.console import Console
 

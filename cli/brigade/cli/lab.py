@@ -22,9 +22,11 @@ class LinksKind(StrEnum):
     namespaces = "namespaces"
 
 
-ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="The scenario file.")]
+ScenarioFile = Annotated[
+    Path, typer.Argument(metavar="SCENARIO.toml", help="The scenario file; it names the run file.")
+]
 ResultFile = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Write the result to a file, with documented keys.")
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the result here, too; result.json lies in DIR.")
 ]
 ReportFile = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Draw what came out as a page (HTML, one file).")
@@ -45,11 +47,13 @@ Links = Annotated[
 ]
 Simulate = Annotated[
     bool,
-    typer.Option("--simulate", help="Predict what would come out, in seconds; no process starts, no loss is known."),
+    typer.Option("--simulate", help="Predict the result in about ten seconds; nothing is trained, no loss is known."),
 ]
 Directory = Annotated[
     Path | None,
-    typer.Option("--output-dir", metavar="DIR", help="Where it goes; runs/NAME, or the next free name, when absent."),
+    typer.Option(
+        "--output-dir", metavar="DIR", help="Where everything lies; runs/lab-NAME, or the next free name, when absent."
+    ),
 ]
 
 
@@ -63,9 +67,12 @@ def lab(
     directory: Directory = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run a fleet of nodes on this machine, with the links and the events of a scenario.
+    """Try a fleet on this machine: links, devices, events of a scenario.
 
     The coordinator and the nodes are those of `up` and `join`; they only see other addresses. Ctrl-C saves and ends.
+    docs/scenario-file.md lists what a scenario may say, lab/README.md the keys of the result.
+
+    Example: brigade lab examples/lab/home4/scenario.toml --report home4.html
     """
     from rich.console import Console
 

@@ -8,15 +8,18 @@ import typer
 from brigade.cli.choices import Quiet
 
 Experiments = Annotated[
-    list[Path], typer.Argument(metavar="EXPERIMENT...", help="Directories of experiments, or their result.json.")
+    list[Path],
+    typer.Argument(metavar="EXPERIMENT...", help="Directories that `brigade lab` made, or their result.json."),
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page.")]
 
 
 def report(experiments: Experiments, output: Output = Path("report.html"), quiet: Quiet = False) -> None:
-    """Draw one page from finished experiments: several are compared with the first.
+    """Draw finished experiments of the lab as one page, side by side.
 
-    The page is one file that needs no network. Timelines and result lie in the directory that `brigade lab` made.
+    The first is what the others are compared with. The page is one file that needs no network.
+
+    Example: brigade report runs/lab-home4 runs/lab-dsl6 --output both.html
     """
     from brigade.lab.experiment_files import read_experiment, require_plots, write_report
 
