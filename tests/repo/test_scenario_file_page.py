@@ -96,4 +96,4 @@ def test_its_examples_are_scenarios(tmp_path):
     path = tmp_path / "scenario.toml"
     first, *_ = toml_examples(TEXT)
     path.write_text(first.replace('"run.toml"', f'"{JOB}"'), encoding="utf-8")
-    assert [host.name for host in read_scenario(path).hosts] == ["home-1", "home-2", "home-3", "laptop"]
+    assert [host.name for host in read_scenario(path).hosts] == ["home-1", "home-2", "home-3", "board"]
