@@ -101,7 +101,7 @@ def test_a_killed_node_comes_back_and_no_sample_is_lost(tmp_path):
     output, _ = lab.communicate(timeout=DEADLINE_S)
     assert lab.returncode == 0, output
     result = json.loads((place / "result.json").read_text())
-    assert result["recoveries"] == 1
+    assert (result["recoveries"], result["reason"]) == (1, "")
     assert result["ledger"] == {"committed": 8 * 16, "lost": 0, "repeated": 0}
     assert [text for _, text in result["events"] if "killed" in text] == ["home-3 is killed"]
     check_parts(result)

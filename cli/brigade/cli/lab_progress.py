@@ -11,7 +11,7 @@ LINES = 10  # of steps, where there is no terminal
 
 
 class LabProgress:
-    """Shows one experiment; see `brigade.lab.runner.Watcher`."""
+    """Shows one experiment; see `brigade.lab.happenings.Watcher`."""
 
     def __init__(self, console: Console, max_steps: int) -> None:
         self._console = console

@@ -4,14 +4,14 @@ import asyncio
 import json
 import signal
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 from brigade.coordinator.costs import COSTS_NAME
 from brigade.lab import events as ev
 from brigade.lab.assumed import Assumption
 from brigade.lab.fleet import Fleet, Member, OwnMember
+from brigade.lab.happenings import Ended, Happening, Interrupted, Line, Settled, Watcher
 from brigade.lab.hosts import Place
 from brigade.lab.link_choice import open_links
 from brigade.lab.links import Links
@@ -30,38 +30,6 @@ SETTLE_S = 20.0  # for processes to end by themselves
 STOP_LIMIT_S = 30.0  # for a run that was asked to stop
 MOST_RECOVERIES = 20
 OWN_SPEED = EmulatedSpeed(factor=1.0)
-
-
-class Watcher(Protocol):
-    """Whoever wants to see how it goes."""
-
-    def said(self, at_s: float, text: str) -> None:
-        """Something has happened; `at_s` is negative before training."""
-
-    def stepped(self, done: int, max_steps: int, loss: float | None, tokens_per_s: float) -> None:
-        """A step is committed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """The coordinator has printed a line."""
-
-    facts: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A process has ended."""
-
-    member: Member
-
-
-@dataclass(frozen=True, slots=True)
-class Interrupted:
-    """Somebody wants the experiment to stop."""
-
-
-Happening = Line | Ended | Interrupted
 
 
 class Experiment:
@@ -90,7 +58,9 @@ class Experiment:
         self._gathered = False  # enough nodes have joined: whoever comes now is a spare
         self._returning = False  # the coordinator was killed and will come back
         self._stopping_since: float | None = None
+        self._failed_before: tuple[str, int] | None = None
         self._finished = False
+        self._at_once = False  # whatever still runs is ended, not awaited
         self._tasks: set[asyncio.Task[None]] = set()
         self._happenings: asyncio.Queue[Happening] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop
@@ -117,7 +87,8 @@ class Experiment:
                 self._nursery = await open_nursery(self._fleet, self._directory / "nursery.txt")
                 await self._lead(resume=False)
                 await self._follow()
-                await self._settle()
+                if not self._at_once:
+                    await self._settle()
                 self.observed.traffic = await self._links.count()
         finally:
             for task in self._tasks:
@@ -220,6 +191,8 @@ class Experiment:
                     await self._heard(facts)
                 case Ended(member):
                     await self._ended(member)
+                case Settled():
+                    await self._lead(resume=True)
                 case Interrupted():
                     self._stop("interrupted")
                 case None:
@@ -285,30 +258,46 @@ class Experiment:
         if code == 1 and self._may_resume():
             self.observed.recoveries += 1
             self._note("the run is taken up again from its last checkpoint")
-            await self._settle()
-            await self._lead(resume=True)
-        else:
-            self._finished = True
+            self._failed_before = self._failure
+            self._spawn(self._settle_and_tell())
+            return
+        if code == 0:
+            self.observed.reason = ""  # it was taken up again, and went on to its end
+        self._finished = True
+
+    @property
+    def _failure(self) -> tuple[str, int]:
+        """Why the run has failed, and after how many steps that were seen."""
+        return self.observed.reason, len(self.observed.steps)
 
     def _may_resume(self) -> bool:
+        if self._failure == self._failed_before:
+            return False  # it would only fail again
         enough = len(self._present) + self._timeline.joins_to_come() >= self._scenario.run.spec.pipeline.nodes
         may = self._scenario.spec.resume and self._stopping_since is None
         return may and enough and self._listening and self.observed.recoveries < MOST_RECOVERIES
 
+    async def _settle_and_tell(self) -> None:
+        """Settle beside everything else: signals, the limit and the scenario are heard meanwhile."""
+        await self._settle()
+        self._happenings.put_nowait(Settled())
+
     async def _settle(self) -> None:
         """Wait until all nodes that do not stand still have ended by themselves; end those that do not."""
-        for node in self._nodes.values():
-            if not node.suspended and await node.wait(SETTLE_S) is None:
-                self._note(f"the node of {node.name} does not end by itself")
-                node.send(signal.SIGKILL)
-                await node.wait(SETTLE_S)
+        await asyncio.gather(*(self._settle_node(node) for node in self._nodes.values() if not node.suspended))
+
+    async def _settle_node(self, node: Member) -> None:
+        if await node.wait(SETTLE_S) is None:
+            self._note(f"the node of {node.name} does not end by itself")
+            node.send(signal.SIGKILL)
+            await node.wait(SETTLE_S)
 
     def _stop(self, reason: str) -> None:
         """Ask the run to stop; the second time at once."""
         self.observed.reason = reason
         self._note(reason)
         if self._stopping_since is not None or self._coordinator is None or not self._coordinator.runs:
-            self._finished = True
+            self._finished = self._at_once = True
             return
         self._stopping_since = self._loop.time()
         self._coordinator.send(signal.SIGTERM)
