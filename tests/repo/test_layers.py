@@ -47,7 +47,7 @@ EDGES = {
     "stage_work state_files timeline_file",
     "coordinator": "ask checkpoints collector daemon export file_server forgiving_stream intake ledger_thread listeners planner "
     "mouthpiece progress record run_directory store",
-    "lab": "assumed calibration contest crowd examine experiment_files fleet link_choice measuring namespace_delay namespace_entry "
+    "lab": "assumed calibration contest crowd examine experiment_files fleet happenings link_choice measuring namespace_delay namespace_entry "
     "namespace_links namespace_record nursery nursery_handle precise_loop relay relay_flow relay_handle "
     "relay_process rival_pipelining rival_plain rival_training runner simulated",
     "cli": "*",  # a command line is nothing but an edge
