@@ -153,6 +153,11 @@ def show(result: "Result", console: "Console") -> None:
     if result.bound_tokens_per_s is not None and result.efficiency is not None:
         share = f"{result.efficiency:.0%} of what these stages can do at best ({number(result.bound_tokens_per_s)})"
         facts.add_row("efficiency", share)
+        best = result.best_bound_tokens_per_s
+        if best is not None and best > WORTH_TELLING * result.bound_tokens_per_s:
+            facts.add_row(
+                "", f"{result.tokens_per_s / best:.0%} of what the best cut of this fleet could do ({number(best)})"
+            )
     if result.limited_by:
         facts.add_row("limited by", result.limited_by)
     facts.add_row(
@@ -175,6 +180,8 @@ def show(result: "Result", console: "Console") -> None:
     if result.links:
         console.print(link_table(result))
 
+
+WORTH_TELLING = 1.02  # how much better another cut has to be
 
 SHORT = {  # where the key is too long for a narrow terminal
     "forward_s": "fwd",

@@ -47,6 +47,7 @@ def describe_limit(
         schedule=plan.schedule,
         norm_round_s=gated_s,
         overlapping=plan.versions > 1,
+        warm_ups=plan.warm_ups,
     )
     limit = find_limit(line, pace, lambda server: _name(server, plan, links))
     return limit.text if limit else ""

@@ -63,7 +63,8 @@ def conclude(
     times = attribute(lives, rate_of)
     bound = _bound(scenario, plan, commits)
     best_tokens_per_s = _best_tokens_per_s(scenario, costs, plan, commits, bound)
-    limit = _limit(bound, plan, times, len(commits), seconds, tokens_per_s, best_tokens_per_s)
+    efficiency = tokens_per_s / bound.tokens_per_s if bound else None
+    limit = _limit(bound, plan, times, len(commits), seconds, efficiency)
     losses = [commit.loss for commit in commits]
     traffic = observed.traffic
     return Result(
@@ -79,7 +80,7 @@ def conclude(
         tokens_per_s=tokens_per_s,
         bound_tokens_per_s=bound.tokens_per_s if bound else None,
         best_bound_tokens_per_s=best_tokens_per_s,
-        efficiency=tokens_per_s / bound.tokens_per_s if bound else None,
+        efficiency=efficiency,
         limited_by=limit.text if limit else "",
         loss=Losses(
             first=losses[0] if losses else None,
@@ -155,8 +156,7 @@ def _limit(
     times: Attribution | None,
     steps: int,
     seconds: float,
-    tokens_per_s: float,
-    best_tokens_per_s: float | None,
+    efficiency: float | None,
 ) -> Limit | None:
     if bound is None or plan is None or not steps:
         return None
@@ -168,8 +168,9 @@ def _limit(
         evaluation_s=times.evaluation_s / steps if times else 0.0,
         recovery_s=times.recovery_s / steps if times else 0.0,
         overlapping=plan.versions > 1,
+        warm_ups=plan.warm_ups,
     )
-    return find_limit(bound.line, pace, bound.name, tokens_per_s / (best_tokens_per_s or bound.tokens_per_s))
+    return find_limit(bound.line, pace, bound.name, efficiency)
 
 
 def _curve(commits: Sequence[Commit], observed: Observed) -> tuple[Point, ...]:

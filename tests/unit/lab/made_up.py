@@ -25,7 +25,7 @@ def made_up_result(nodes=4, *, steps=10, spares=0, name="made-up", events=(), st
         "version": RESULT_VERSION, "scenario": name, "seed": 7, "exit_code": 0, "reason": "",
         "steps_committed": steps, "max_steps": steps, "tokens": steps * TOKENS, "seconds": steps * step_s,
         "tokens_per_s": TOKENS / step_s, "bound_tokens_per_s": 2 * TOKENS / step_s, "efficiency": 0.5,
-        "limited_by": "the uplink of node-0, 10 Mbit/s: 50% of what this fleet can do",
+        "limited_by": "the uplink of node-0, 10 Mbit/s: 50% of what these stages can do",
         "loss": Losses(
             first=5.0, last=5 / steps, validation=5 / steps, curve=curve, held_out=((5, 1.1), (steps, 0.6)),
         ),

@@ -137,7 +137,7 @@ def test_no_run_is_no_page():
 def test_the_headline_is_one_sentence():
     assert headline(made_up_result()) == (
         "1,000 target tokens/s, where these stages could do 2,000 at best. "
-        "Limited by the uplink of node-0, 10 Mbit/s: 50% of what this fleet can do."
+        "Limited by the uplink of node-0, 10 Mbit/s: 50% of what these stages can do."
     )
     assert headline(made_up_result(bound_tokens_per_s=None, limited_by="")) == "1,000 target tokens/s."
 

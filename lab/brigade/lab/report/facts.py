@@ -119,8 +119,8 @@ EXPLANATIONS = (
     Explanation(
         "limit",
         "Limited by",
-        "What makes a step as long as it is: the busiest device or line when it works nearly always, otherwise the "
-        "largest of what keeps it waiting, by closed forms over what was measured.",
+        "What makes a step as long as it is: the busiest device or line when it works nearly always, otherwise, of "
+        "what keeps it waiting, that which most can be won from, by closed forms over what was measured.",
     ),
     Explanation(
         "wire",
