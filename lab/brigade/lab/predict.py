@@ -13,6 +13,7 @@ from brigade.lab.observed import Observed, SeenEvent, SeenStep
 from brigade.lab.predicted_events import EventfulRun, MakePlan, Rates, Segment
 from brigade.lab.predicted_lives import Notes
 from brigade.lab.predicted_plan import PredictedPlan, form
+from brigade.lab.recovery_story import tell_taken_up
 from brigade.lab.relay_orders import Counted, RouteCount
 from brigade.lab.scenario import Scenario
 from brigade.node.timeline import StageLife
@@ -168,10 +169,14 @@ def _observed(run: EventfulRun, report: ChurnReport, commits: Sequence[Commit], 
         SeenEvent(round(begin_s, 3), f"plan {segment.formed.plan.generation}: {segment.formed.plan.reason}")
         for segment, begin_s in zip(run.segments, report.begins_s, strict=False)
     ]
+    taken_up = [
+        SeenEvent(round(segment.at_s, 3), tell_taken_up(first, segment.formed.nodes, len(segment.formed.nodes)))
+        for segment, first in zip(run.segments[1:], report.first_updates[1:], strict=False)
+    ]
     return Observed(
         seed=seed,
         steps=steps,
-        events=sorted([*plans, *run.seen], key=lambda event: event.at_s),
+        events=sorted([*run.seen, *taken_up, *plans], key=lambda event: event.at_s),
         recoveries=len(report.segments) - 1,
         exit_code=run.exit_code,
         reason=run.reason,

@@ -7,16 +7,19 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, assert_never
 
+from brigade.coordinator.checkpoints import list_sealed
 from brigade.coordinator.costs import COSTS_NAME
+from brigade.coordinator.export import CHECKPOINTS_NAME
 from brigade.lab import events as ev
 from brigade.lab.assumed import Assumption
 from brigade.lab.fleet import Fleet, Member, OwnMember
 from brigade.lab.happenings import Ended, Happening, Interrupted, Line, Settled, Watcher
-from brigade.lab.hosts import Place
 from brigade.lab.link_choice import open_links
 from brigade.lab.links import Links
+from brigade.lab.node_command import node_arguments
 from brigade.lab.nursery_handle import NurseryHandle, open_nursery
 from brigade.lab.observed import Observed, SeenEvent, SeenStep
+from brigade.lab.recovery_story import tell_taken_up, without_advice
 from brigade.lab.relay_orders import ChangeRate, Cut, Heal
 from brigade.lab.scenario import Scenario, speed_of
 from brigade.lab.scenario_spec import COORDINATOR, HostSpec, Slow
@@ -53,6 +56,7 @@ class Experiment:
         self._rates: dict[str, tuple[str | None, str | None]] = {}
         self._present = set(scenario.starting())  # who should be running
         self._nodes: dict[str, Member] = {}
+        self._meant_to_end: set[Member] = set()  # by the scenario, or because their run has ended
         self._coordinator: OwnMember | None = None
         self._listening = False
         self._gathered = False  # enough nodes have joined: whoever comes now is a spare
@@ -235,9 +239,12 @@ class Experiment:
                 self._note(facts["text"])
                 await self._tell_timeline(ev.TrainingBegan())
             case "note" if facts["kind"] == "planned" or facts["level"] != "info":
-                self._note(facts["text"])
+                text = without_advice(facts["text"])
+                self._note(text)
                 if facts["kind"] == "failed":
-                    self.observed.reason = facts["text"]
+                    self.observed.reason = text
+                    if not facts["node"]:  # that is the run, not a node of it
+                        self._meant_to_end.update(self._nodes.values())
             case _:
                 pass
 
@@ -249,21 +256,29 @@ class Experiment:
     async def _ended(self, member: Member) -> None:
         code = member.exit_code
         if member is not self._coordinator:
-            if member.name in self._present and member is self._nodes.get(member.name) and not self._finished:
+            known = member.name in self._present and member is self._nodes.get(member.name)
+            if known and member not in self._meant_to_end and not self._finished:
                 self._note(f"the node of {member.name} has ended with exit code {code}")
             return
         self.observed.exit_code = code
+        self._meant_to_end.update(self._nodes.values())
         if self._returning:
             return
         if code == 1 and self._may_resume():
-            self.observed.recoveries += 1
-            self._note("the run is taken up again from its last checkpoint")
+            self._take_note_of_recovery()
             self._failed_before = self._failure
             self._spawn(self._settle_and_tell())
             return
         if code == 0:
             self.observed.reason = ""  # it was taken up again, and went on to its end
         self._finished = True
+
+    def _take_note_of_recovery(self) -> None:
+        self.observed.recoveries += 1
+        still = {name for name, node in self._nodes.items() if node.runs and node.suspended}
+        names = [name for name in self._hosts if name in self._present - still]
+        step = max(list_sealed(self.run_dir / CHECKPOINTS_NAME), default=0)
+        self._note(tell_taken_up(step, names, self._scenario.run.spec.pipeline.nodes))
 
     @property
     def _failure(self) -> tuple[str, int]:
@@ -345,7 +360,7 @@ class Experiment:
             case ev.StartCoordinator():
                 if self._returning and self._coordinator is not None:
                     await self._coordinator.ended()
-                    self.observed.recoveries += 1
+                    self._take_note_of_recovery()
                     await self._lead(resume=True)
             case _:
                 assert_never(action)
@@ -356,20 +371,9 @@ class Experiment:
     def _with_node(self, host: str, do: Callable[[Member], None], *, stays: bool = True) -> None:
         if not stays:
             self._present.discard(host)
+            self._meant_to_end.update(node for name, node in self._nodes.items() if name == host)
         if host in self._nodes:
             do(self._nodes[host])
-
-
-def node_arguments(host: HostSpec, place: Place, run_dir: Path, nodes_dir: Path) -> list[str | Path]:
-    """Return the command line of the node of a host."""
-    return [
-        *("join", run_dir / "invite.txt", "--end-with-stdin"),
-        *("--name", host.name, "--state", nodes_dir / host.name),
-        *("--listen", place.listen, "--advertise", place.outer_host),
-        *("--device", "cpu", "--threads", "1"),
-        *("--timeline", nodes_dir / f"{host.name}.timeline"),
-        *(("--memory", host.memory) if host.memory else ()),
-    ]
 
 
 def run_experiment(scenario: Scenario, directory: Path, watcher: Watcher, seed: int | None = None) -> Observed:

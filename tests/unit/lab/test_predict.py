@@ -188,6 +188,8 @@ def test_a_killed_node_costs_what_no_checkpoint_holds(toy) -> None:
     result = toy("ada", "bob", nodes=1, events=event("kill", host='"ada"', at_s=round(3.5 * ALONE_S, 3)))
     assert result.recoveries == 1
     assert result.stages == ("bob: 0-3",)
+    texts = [text for _, text in result.events]
+    assert texts[1:3] == ["ada is killed", "the run is taken up again from its last checkpoint (step 2) with bob"]
     away_s = SILENCE_S + RESTART_S
     again = 3.5 * ALONE_S + away_s  # from the checkpoint of two steps
     assert result.loss.curve[1].at_s == pytest.approx(2 * ALONE_S)
