@@ -238,6 +238,8 @@ class Experiment:
                     self.observed.began_at = self._loop.time()
                 self._note(facts["text"])
                 await self._tell_timeline(ev.TrainingBegan())
+            case "note" if facts["kind"] in ("finished", "stopped"):
+                self._meant_to_end.update(self._nodes.values())
             case "note" if facts["kind"] == "planned" or facts["level"] != "info":
                 text = without_advice(facts["text"])
                 self._note(text)
