@@ -74,6 +74,7 @@ def bench(
     from rich.console import Console
 
     from brigade.cli.lab import new_directory
+    from brigade.cli.output_file import require_writable, write_output
     from brigade.lab.measuring import Wanted, measure
 
     console = Console(quiet=quiet, highlight=False, soft_wrap=True)
@@ -89,10 +90,11 @@ def bench(
         learning_steps=learning_steps,
         trusted=tuple(trust or ()),
     )
+    require_writable(result_file, "--json")
     place = new_directory(directory, f"bench-{run.spec.name}")
     result = measure(wanted, place, console.print)
     for path in filter(None, (place / "yardstick.json", result_file)):
-        path.write_bytes(result.to_json())
+        write_output(path, result.to_json())
     console.print(table(result))
     console.print(f"What each process said, and yardstick.json, lie in {place}.")
 

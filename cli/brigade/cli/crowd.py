@@ -39,12 +39,14 @@ def crowd(
     import msgspec
     from rich.console import Console
 
+    from brigade.cli.output_file import require_writable, write_output
     from brigade.lab.crowd import run_crowd
     from brigade.lab.crowd_spec import CrowdSpec
 
+    require_writable(result_file, "--json")
     result = run_crowd(CrowdSpec(nodes=nodes, blocks=blocks, seconds=seconds, compress=compress, seed=seed))
     if result_file is not None:
-        result_file.write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+        write_output(result_file, msgspec.json.format(msgspec.json.encode(result)) + b"\n")
     show(result, Console(highlight=False, soft_wrap=True))
 
 

@@ -77,6 +77,7 @@ def lab(
     from rich.console import Console
 
     from brigade.cli.lab_progress import LabProgress
+    from brigade.cli.output_file import require_writable, write_output
     from brigade.lab.examine import examine
     from brigade.lab.experiment_files import RESULT_NAME, read_experiment, require_plots, write_report, write_trace
     from brigade.lab.runner import RUN_DIR, run_experiment
@@ -89,6 +90,8 @@ def lab(
     scenario = read_scenario(scenario_file, seed)
     if links is not None:
         scenario = scenario.over(links.value)
+    require_writable(result_file, "--json")
+    require_writable(report_file, "--report")
     place = new_directory(directory, scenario.spec.name)
     if simulate:
         result = simulate_experiment(scenario, place, seed)
@@ -100,7 +103,7 @@ def lab(
             observed = run_experiment(scenario, place, progress, seed)
         result = examine(scenario, place / RUN_DIR, observed)
     for path in filter(None, (place / RESULT_NAME, result_file)):
-        path.write_bytes(result.to_json())
+        write_output(path, result.to_json())
     experiment = read_experiment(place)
     write_trace(experiment)
     show(result, console)

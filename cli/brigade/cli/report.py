@@ -21,9 +21,11 @@ def report(experiments: Experiments, output: Output = Path("report.html"), quiet
 
     Example: brigade report runs/lab-home4 runs/lab-dsl6 --output both.html
     """
+    from brigade.cli.output_file import require_writable
     from brigade.lab.experiment_files import read_experiment, require_plots, write_report
 
     require_plots()
+    require_writable(output, "--output")
     write_report([read_experiment(path) for path in experiments], output)
     if not quiet:
         typer.echo(f"{output}: open it in a browser.")
