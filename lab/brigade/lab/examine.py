@@ -43,7 +43,10 @@ def examine(scenario: Scenario, run_dir: Path, observed: Observed) -> Result:
 def examine_prediction(scenario: Scenario, prediction: Prediction, costs: Costs) -> Result:
     """Return the result that an experiment is predicted to have."""
     plan, commits, lives, observed = prediction.plan, prediction.commits, prediction.lives, prediction.observed
-    return replace(conclude(scenario, plan, commits, [], lives, observed, costs), predicted=True)
+    result = conclude(scenario, plan, commits, [], lives, observed, costs)
+    return replace(
+        result, predicted=True, link_kind=None, replayed_steps=None
+    )  # only the last time of a step is foretold
 
 
 def conclude(
@@ -98,7 +101,9 @@ def conclude(
         waits=tuple(_waits(stage) for stage in times.stages) if times else (),
         links=tuple(_link(link, times) for link in times.links) if times else (),
         stages=tuple(f"{s.contact.name}: {s.first_block}-{s.end_block - 1}" for s in plan.stages) if plan else (),
+        link_kind=scenario.spec.links,
         recoveries=observed.recoveries,
+        replayed_steps=len(observed.steps) - len({seen.step for seen in observed.steps}),
         moves=0,
         ledger=judge_ledger(commits, spec, plan.train_samples if plan else 0),
         events=tuple((event.at_s, event.text) for event in observed.events),

@@ -99,10 +99,12 @@ class Result(Struct, frozen=True, kw_only=True):
     limited_by: str
     loss: Losses
     wire: Wire
+    link_kind: str | None = None  # relay or namespaces; None: nothing ran, or a result without it
     waits: tuple[StageWaits, ...]
     links: tuple[LinkUse, ...] = ()
     stages: tuple[str, ...]  # "node: first block-last block"
     recoveries: int
+    replayed_steps: int | None = None  # commits of steps that had been committed before; None: a result without it
     moves: int
     ledger: Ledger
     events: tuple[tuple[float, str], ...]

@@ -19,7 +19,7 @@ from brigade.lab import attribution
 from brigade.lab.relay_orders import RouteCount
 from brigade.lab.report.fleet_graph import Use, bytes_text, edges_of, fleet_figure
 from brigade.lab.report.pipeline import MOST_STEPS, last_steps, messages, pipeline_figure
-from brigade.lab.report.progress import held_out_points, over_time, over_tokens, speeds, timed
+from brigade.lab.report.progress import held_out_points, over_time, over_tokens, pauses, speeds, timed
 from brigade.lab.report.waits import PARTS, parts_of, waits_figure
 from brigade.lab.result import Point
 from brigade.node.timeline import Action, StageBegan, StageLife
@@ -27,7 +27,7 @@ from brigade.node.timeline import Action, StageBegan, StageLife
 
 def test_speed_is_tokens_by_time_and_a_pause_belongs_to_the_step_after_it():
     curve = [Point(1, 1.0, 100, 5.0), Point(2, 2.0, 200, 4.0), Point(3, 12.0, 300, 3.0)]
-    assert [speed.of_step for speed in speeds(curve)] == [100.0, 100.0, 10.0]
+    assert [speed.of_step for speed in speeds(curve)] == [100.0, 100.0, 10.0]  # ten usual steps are no pause yet
     assert [speed.of_some for speed in speeds(curve)] == pytest.approx([100.0, 100.0, 25.0])
 
 
@@ -51,6 +51,18 @@ def test_held_out_losses_stand_where_their_step_does():
         (10.0, 5000, 1.1),
         (20.0, 10_000, 0.6),
     ]
+
+
+def test_means_begin_anew_after_a_pause_and_lines_break_there():
+    curve = tuple(Point(i, float(i), 100 * i, 5.0) for i in range(1, 5))
+    curve += tuple(Point(i, 30.0 + 0.5 * i, 100 * i, 4.0) for i in range(5, 9))
+    assert pauses(curve) == [(4.0, 32.5)]
+    assert [speed.of_some for speed in speeds(curve)] == [100.0] * 4 + [None] + [200.0] * 3
+    run = made_up(2)
+    run = type(run)(title="x", result=changed(run.result, loss=changed(run.result.loss, curve=curve)))
+    loss = next(trace for trace in over_time([run]).data if trace.name == "training loss")
+    assert loss.y[4] is None
+    assert (4.0, 32.5) in {(shape.x0, shape.x1) for shape in over_time([run]).layout.shapes}
 
 
 def test_the_axis_of_speeds_begins_at_zero_and_holds_the_bound_but_not_a_step_that_was_told_late():

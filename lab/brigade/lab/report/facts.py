@@ -56,7 +56,19 @@ def _ledger(result: Result) -> str:
 
 def _loss(result: Result) -> str:
     loss = result.loss
+    if (loss.first, loss.last, loss.validation) == (None, None, None):
+        return NOTHING
     return f"{_number(loss.first, '.3f')} → {_number(loss.last, '.3f')}; held out {_number(loss.validation, '.3f')}"
+
+
+def _bytes(result: Result) -> str:
+    return bytes_text(result.wire.bytes) + (", values between stages only" if result.predicted else "")
+
+
+def _relay(result: Result) -> str:
+    if result.predicted:
+        return NOTHING
+    return f"{result.relay_late_mean_s * 1e3:.2f} ms on average, {result.relay_late_most_s * 1e3:.0f} ms at most"
 
 
 def _per_token(result: Result) -> str:
@@ -69,6 +81,7 @@ FACTS = (
     Fact("end", _ended),
     Fact("seed of the fleet", lambda result: str(result.seed)),
     Fact("fleet", _fleet),
+    Fact("links", lambda result: result.link_kind or NOTHING),
     Fact("steps committed", lambda result: f"{result.steps_committed:,} of {result.max_steps:,}"),
     Fact("time", lambda result: f"{result.seconds:,.1f} s", "speed"),
     Fact("speed", lambda result: f"{result.tokens_per_s:,.0f} target tokens/s", "speed"),
@@ -80,17 +93,12 @@ FACTS = (
     Fact("limited by", lambda result: result.limited_by or NOTHING, "limit"),
     Fact("loss", _loss, "loss"),
     Fact("payload per token", _per_token, "wire"),
-    Fact("bytes in all", lambda result: bytes_text(result.wire.bytes), "wire"),
+    Fact("bytes in all", _bytes, "wire"),
     Fact("samples", _ledger, "ledger"),
     Fact("recoveries", lambda result: str(result.recoveries), "recoveries"),
+    Fact("steps trained again", lambda result: _number(result.replayed_steps), "recoveries"),
     Fact("blocks moved", lambda result: str(result.moves), "recoveries"),
-    Fact(
-        "relay late",
-        lambda result: (
-            f"{result.relay_late_mean_s * 1e3:.2f} ms on average, {result.relay_late_most_s * 1e3:.0f} ms at most"
-        ),
-        "relay",
-    ),
+    Fact("relay late", _relay, "relay"),
 )
 
 EXPLANATIONS = (
@@ -105,8 +113,8 @@ EXPLANATIONS = (
         "speed",
         "Time and speed",
         "Time runs from when the coordinator said that training begins to when it said that a step is committed, on "
-        "one clock, recoveries included. Speed counts the target tokens of committed steps, each step once. A pause "
-        "counts for the step after it.",
+        "one clock, recoveries included. Speed counts the target tokens of committed steps, each step once. The "
+        "lines break at a pause of more than ten usual steps, shaded, and means begin anew after it.",
     ),
     Explanation(
         "bound",
@@ -138,7 +146,8 @@ EXPLANATIONS = (
     Explanation(
         "recoveries",
         "Recoveries",
-        "Times that the run was taken up again from a checkpoint; times that blocks changed their node in training.",
+        "Times that the run was taken up again from a checkpoint; committed steps that no checkpoint held and that "
+        "were trained again; times that blocks changed their node in training.",
     ),
     Explanation(
         "waits",

@@ -104,7 +104,7 @@ def fleet_figure(run: Reported) -> go.Figure:
     figure.add_traces(list(_legend(near, most)))
     if len(stages) <= MOST_WITH_LABELS:
         figure.add_trace(_edge_labels(near, places))
-    figure.add_traces(list(_nodes(run, stages, spares, places)))
+    figure.add_traces(list(_nodes(run, stages, spares, places, connected=COORDINATOR in there)))
     arrange(figure, height + 70)
     figure.update_layout(margin={"l": 10, "r": 10, "t": 60, "b": 10})
     figure.update_xaxes(range=[0, WIDTH - 20], visible=False)
@@ -251,14 +251,14 @@ def _edge_labels(near: Sequence[Edge], places: Mapping[str, Place]) -> go.Scatte
 
 
 def _nodes(
-    run: Reported, stages: Sequence[str], spares: Sequence[str], places: Mapping[str, Place]
+    run: Reported, stages: Sequence[str], spares: Sequence[str], places: Mapping[str, Place], *, connected: bool
 ) -> Iterator[go.Scatter]:
     longest = max(12, 120 // max(1, min(MOST_IN_A_ROW, len(stages))))
     blocks = run.stage_blocks
     groups = (
         ("stages in their order", stages, "circle", "white", BLUE, [str(i) for i in range(len(stages))]),
         ("spares, and who has left", spares, "circle", LIGHT, GREY, [""] * len(spares)),
-        ("coordinator", [COORDINATOR], "square", DARK, BLACK, [""]),
+        ("coordinator", [COORDINATOR] if connected else [], "square", DARK, BLACK, [""]),
     )
     for title, names, symbol, fill, rim, inside in groups:
         if not names:

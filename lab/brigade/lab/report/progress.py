@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from textwrap import wrap
 from typing import Any
 
@@ -13,20 +15,23 @@ from brigade.lab.report.style import GREY, RUN_COLOURS, arrange, plain, run_line
 from brigade.lab.result import Point, Result
 
 MEAN_OF_STEPS = 5  # in the thick line of the speed
+PAUSE_STEPS = 10  # a time without a commit of more usual steps than that breaks the lines
 LATEST_EVENTS = 1.02  # of the time axis
 NEAREST_EVENTS = 0.03  # of the width: beside events that are nearer there is no room for a number
 MARK = "#777777"
-LONGEST_TITLE = 11  # beside the strip of events
+LONGEST_TITLE = 24  # beside the strip of events
+TITLE_PX = 7.5  # of a character of it, at most
+LEFT_PX = 70  # what the axes need
 STRIP_PX, PANEL_PX, MARGINS_PX = 24, 270, 150
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Tokens a second of a step, and of the last few steps together, at the time of its commit."""
+    """Tokens a second of a step, and of the last few steps together, at the time of its commit; None after a pause."""
 
     at_s: float
-    of_step: float
-    of_some: float
+    of_step: float | None
+    of_some: float | None
 
 
 def timed(curve: Sequence[Point]) -> list[Point]:
@@ -38,13 +43,28 @@ def timed(curve: Sequence[Point]) -> list[Point]:
     return points
 
 
+def pauses(curve: Sequence[Point]) -> list[tuple[float, float]]:
+    """Return begin and end of the times without a commit that are far longer than the usual step."""
+    times = [0.0, *(point.at_s for point in timed(curve))]
+    gaps = list(pairwise(times))
+    usual_s = median(end - begin for begin, end in gaps) if gaps else 0.0
+    return [(begin, end) for begin, end in gaps if end - begin > PAUSE_STEPS * usual_s]
+
+
 def speeds(curve: Sequence[Point]) -> list[Speed]:
-    """Return the speed at every point; a pause belongs to the step after it."""
+    """Return the speed at every point; the step after a pause has none, and means begin anew there."""
     before = [Point(0, 0.0, 0, None), *timed(curve)]
-    return [
-        Speed(point.at_s, _rate(before[index], point), _rate(before[max(0, index + 1 - MEAN_OF_STEPS)], point))
-        for index, point in enumerate(before[1:])
-    ]
+    resumed = {end for _, end in pauses(curve)}
+    found: list[Speed] = []
+    first = 0
+    for index, point in enumerate(before[1:], start=1):
+        if point.at_s in resumed:
+            first = index
+            found.append(Speed(point.at_s, None, None))
+            continue
+        begin = before[max(first, index - MEAN_OF_STEPS)]
+        found.append(Speed(point.at_s, _rate(before[index - 1], point), _rate(begin, point)))
+    return found
 
 
 def held_out_points(result: Result) -> list[tuple[Point, float]]:
@@ -66,7 +86,7 @@ def over_time(runs: Sequence[Reported]) -> go.Figure:
     )
     for index, run in enumerate(runs):
         figure.add_trace(_event_marks(index, runs), row=1, col=1)
-        known = timed(run.result.loss.curve)
+        known = _with_breaks(run.result.loss.curve)
         figure.add_trace(_loss_line(runs, index, [p.at_s for p in known], known, "s"), row=2, col=1)
         held_out = [(point, loss) for point, loss in held_out_points(run.result) if point.at_s > 0]
         figure.add_trace(_held_out_marks(runs, index, [p.at_s for p, _ in held_out], held_out), row=2, col=1)
@@ -77,6 +97,8 @@ def over_time(runs: Sequence[Reported]) -> go.Figure:
     for trace in _meanings(runs, meanings):
         figure.add_trace(trace, row=2, col=1)
     arrange(figure, strip + 2 * PANEL_PX + MARGINS_PX)
+    longest = max(len(name) for name in _strip_names(runs))
+    figure.update_layout(margin={"l": max(LEFT_PX, 20 + TITLE_PX * longest)})
     last = max((seconds_of(run.result) for run in runs), default=1.0)
     figure.update_xaxes(range=[-0.012 * last, last * LATEST_EVENTS], showticklabels=True)
     figure.update_xaxes(showticklabels=False, ticks="", showgrid=False, showline=False, row=1, col=1)
@@ -92,11 +114,22 @@ def over_time(runs: Sequence[Reported]) -> go.Figure:
         figure.add_annotation(text="no loss is known", showarrow=False, x=last / 2, y=0.5, row=2, col=1)
     for index, run in enumerate(runs):
         colour = MARK if len(runs) == 1 else run_line(index)["color"]
+        for begin, end in pauses(run.result.loss.curve):
+            for row in (2, 3):
+                figure.add_vrect(
+                    begin, end, fillcolor=colour, opacity=0.12, line_width=0, layer="below", row=row, col=1
+                )
         for _, at_s, _ in during(run.result):
             for row in (2, 3):
                 line = {"color": colour, "width": 1, "dash": "dot"}
                 figure.add_vline(at_s, line=line, opacity=0.6, layer="below", row=row, col=1)
     return figure
+
+
+def _with_breaks(curve: Sequence[Point]) -> list[Point]:
+    """Return the points whose time is known, and one without a loss in every pause, where the line breaks."""
+    between = [Point(0, (begin + end) / 2, 0, None) for begin, end in pauses(curve)]
+    return sorted([*timed(curve), *between], key=lambda point: point.at_s)
 
 
 def over_tokens(runs: Sequence[Reported]) -> go.Figure:
@@ -130,8 +163,8 @@ def _top_speed(runs: Sequence[Reported]) -> float:
     for run in runs:
         tops += filter(None, (run.result.bound_tokens_per_s, run.result.best_bound_tokens_per_s))
         known = speeds(run.result.loss.curve)
-        tops += [speed.of_some for speed in known]
-        of_steps = sorted(speed.of_step for speed in known)
+        tops += [speed.of_some for speed in known if speed.of_some is not None]
+        of_steps = sorted(speed.of_step for speed in known if speed.of_step is not None)
         tops += of_steps[: max(1, len(of_steps) * 95 // 100)]
     return 1.08 * max(tops, default=0.0) or 1.0
 
@@ -163,14 +196,15 @@ def _speed_lines(runs: Sequence[Reported], index: int) -> Iterator[go.Scatter]:
     result = runs[index].result
     known = speeds(result.loss.curve)
     alone = len(runs) == 1
-    start = [speed.at_s for speed in known]
+    step_x, step_y = _stairs([(speed.at_s, speed.of_step) for speed in known])
+    some_x, some_y = _stairs([(speed.at_s, speed.of_some) for speed in known])
     yield go.Scatter(
-        x=[0.0, *start], y=[known[0].of_step if known else None, *(speed.of_step for speed in known)], mode="lines",
+        x=step_x, y=step_y, mode="lines",
         line=run_line(index, width=0.8, shape="vh"), opacity=0.45, name="speed of each step", legendgroup=str(index),
         showlegend=alone, hovertemplate="%{x:.1f} s<br>this step %{y:,.0f} tokens/s<extra></extra>",
     )  # fmt: skip
     yield go.Scatter(
-        x=start, y=[speed.of_some for speed in known], mode="lines", line=run_line(index, width=2.2, shape="vh"),
+        x=some_x, y=some_y, mode="lines", line=run_line(index, width=2.2, shape="vh"),
         name=f"mean of {MEAN_OF_STEPS} steps", legendgroup=str(index), showlegend=alone,
         hovertemplate=f"%{{x:.1f}} s<br>{MEAN_OF_STEPS} steps: %{{y:,.0f}} tokens/s<extra></extra>",
     )  # fmt: skip
@@ -185,6 +219,16 @@ def _speed_lines(runs: Sequence[Reported], index: int) -> Iterator[go.Scatter]:
                 legendgroup=str(index), showlegend=alone,
                 hovertemplate=f"{meaning}: %{{y:,.0f}} tokens/s<extra></extra>",
             )  # fmt: skip
+
+
+def _stairs(known: Sequence[tuple[float, float | None]]) -> tuple[list[float], list[float | None]]:
+    """Return a line of steps in which each value reaches back to the time before it; None breaks the line."""
+    x: list[float] = []
+    y: list[float | None] = []
+    for (begin, _), (end, value) in pairwise([(0.0, None), *known]):
+        x += [begin, end]
+        y += [value, value]
+    return x, y
 
 
 def _event_marks(index: int, runs: Sequence[Reported]) -> go.Scatter:
