@@ -49,6 +49,8 @@ Directory = Annotated[
     Path | None, typer.Option("--output-dir", metavar="DIR", help="Where everything lies; runs/bench-NAME when absent.")
 ]
 
+FEWEST_ROUNDS = 3  # of which a median says something
+
 
 def bench(
     job_file: JobFile,
@@ -71,13 +73,12 @@ def bench(
 
     Example: brigade bench examples/lab/bench/run.toml --stages 2,4
     """
-    from rich.console import Console
-
     from brigade.cli.lab import new_directory
     from brigade.cli.output_file import require_writable, write_output
+    from brigade.cli.screen import open_console
     from brigade.lab.measuring import Wanted, measure
 
-    console = Console(quiet=quiet, highlight=False, soft_wrap=True)
+    console = open_console(quiet=quiet)
     run, scenario = read_job(job_file)
     wanted = Wanted(
         run=run,
@@ -93,6 +94,10 @@ def bench(
     require_writable(result_file, "--json")
     place = new_directory(directory, f"bench-{run.spec.name}")
     result = measure(wanted, place, console.print)
+    if repeats < FEWEST_ROUNDS:
+        console.print(
+            f"With fewer than {FEWEST_ROUNDS} repeats ratios mean little: chance is as large as what differs."
+        )
     for path in filter(None, (place / "yardstick.json", result_file)):
         write_output(path, result.to_json())
     console.print(table(result))
@@ -143,9 +148,18 @@ def table(result: "Yardstick") -> object:
     """Return what came out, as a table."""
     from rich.table import Table
 
+    rounds = "one round" if result.rounds == 1 else f"median of {result.rounds} rounds (least-most)"
+    ran = {row.contender for row in result.rows}
+    pairs = {row.contender: row.rival for row in result.rows if row.rival}
+    usual = ["torch-1f1b"] if "torch-1f1b" in pairs.values() else []
+    own = ["for brigade-gpipe to torch-gpipe"] if pairs.get("brigade-gpipe") == "torch-gpipe" else []
+    ratios = ", ".join([*(f"to {name}" for name in usual), *own])
+    notes = [f"{result.machine}."]
+    notes += [f"Ratios are {ratios}, within a round."] if ratios else []
+    notes += ["configured: ours with the codecs and the schedule of the run file."] if "configured" in ran else []
     shown = Table(
-        title=f"{result.run}, {result.links}: median of {result.rounds} rounds (least-most)",
-        caption=f"{result.machine}. Ratios are to torch-1f1b, for brigade-gpipe to torch-gpipe, within a round.",
+        title=f"{result.run}, {result.links}: {rounds}",
+        caption=" ".join(notes),
         title_justify="left",
         caption_justify="left",
         box=None,

@@ -37,9 +37,9 @@ def crowd(
     Example: brigade crowd --nodes 1000 --json crowd.json
     """
     import msgspec
-    from rich.console import Console
 
     from brigade.cli.output_file import require_writable, write_output
+    from brigade.cli.screen import open_console
     from brigade.lab.crowd import run_crowd
     from brigade.lab.crowd_spec import CrowdSpec
 
@@ -47,7 +47,7 @@ def crowd(
     result = run_crowd(CrowdSpec(nodes=nodes, blocks=blocks, seconds=seconds, compress=compress, seed=seed))
     if result_file is not None:
         write_output(result_file, msgspec.json.format(msgspec.json.encode(result)) + b"\n")
-    show(result, Console(highlight=False, soft_wrap=True))
+    show(result, open_console())
 
 
 def show(result: "CrowdResult", console: "Console") -> None:

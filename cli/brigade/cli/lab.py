@@ -74,17 +74,16 @@ def lab(
 
     Example: brigade lab examples/lab/home4/scenario.toml --report home4.html
     """
-    from rich.console import Console
-
     from brigade.cli.lab_progress import LabProgress
     from brigade.cli.output_file import require_writable, write_output
+    from brigade.cli.screen import open_console
     from brigade.lab.examine import examine
     from brigade.lab.experiment_files import RESULT_NAME, read_experiment, require_plots, write_report, write_trace
     from brigade.lab.runner import RUN_DIR, run_experiment
     from brigade.lab.scenario import read_scenario
     from brigade.lab.simulated import simulate_experiment
 
-    console = Console(quiet=quiet, highlight=False, soft_wrap=True)
+    console = open_console(quiet=quiet)
     if report_file is not None:
         require_plots()
     scenario = read_scenario(scenario_file, seed)

@@ -18,8 +18,7 @@ def status(run_dir: RunDirectory = None, as_json: AsJson = False) -> None:
 
         typer.echo(json.dumps(facts, indent=2))
         return
-    from rich.console import Console
-
+    from brigade.cli.screen import open_console
     from brigade.cli.status_page import show_status
 
-    show_status(facts, Console())
+    show_status(facts, open_console())

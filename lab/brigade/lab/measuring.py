@@ -146,7 +146,7 @@ class Measuring:
             if entry.plan is not None:
                 plans.setdefault(entry.plan.schedule, entry.plan)
             entries.append(entry)
-            self._say(f"{each.name} has begun, blocks {' '.join(map(str, entry.first_blocks))} first of a stage")
+            self._say(f"{each.name} trains; its stages begin at blocks {', '.join(map(str, entry.first_blocks))}")
         return entries
 
     async def _learn(self) -> tuple[float | None, dict[str, int | None]]:
