@@ -56,8 +56,8 @@ def range_of(meta: Meta) -> str:
     (sign, limit), *_ = lows
     if not highs:
         return f" {sign} {limit:g}"
-    assert sign == "≥"
-    return f", {limit:g} ≤ x {highs[0][0]} {highs[0][1]:g}"
+    turned = {"≥": "≤", ">": "<"}[sign]
+    return f", {limit:g} {turned} x {highs[0][0]} {highs[0][1]:,.15g}"
 
 
 def default_of(field: Any) -> str:

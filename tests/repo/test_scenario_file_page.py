@@ -11,8 +11,8 @@ from tests.reference_page import DOCS, TABLE, cells, expected_rows, section, tab
 
 from brigade.lab.availability_spec import Spot, TraceSpec, Volunteers
 from brigade.lab.devices import DEVICES
-from brigade.lab.scenario import MOST_HOSTS, read_scenario
-from brigade.lab.scenario_spec import EventSpec, HostSpec, LinkSpec, Moment, PairSpec, ScenarioSpec
+from brigade.lab.scenario import read_scenario
+from brigade.lab.scenario_spec import MOST_HOSTS, EventSpec, HostSpec, LinkSpec, Moment, PairSpec, ScenarioSpec
 
 TEXT = (DOCS / "scenario-file.md").read_text(encoding="utf-8")
 JOB = DOCS.parent / "examples" / "lab" / "home4" / "run.toml"

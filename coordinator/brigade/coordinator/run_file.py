@@ -59,11 +59,11 @@ def read_run_file(path: Path) -> RunFile:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"there is no run file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a path with a null byte
         raise ConfigError(f"{path} cannot be read: {error}") from error
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError: a number of thousands of digits, too
         raise ConfigError(f"{path} is not TOML: {error}{_quotes_hint(text, str(error))}") from error
     try:
         spec = msgspec.convert(table, RunSpec)

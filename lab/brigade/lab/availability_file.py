@@ -9,6 +9,7 @@ from pathlib import Path
 from brigade.lab.availability import Period, draw_periods
 from brigade.lab.availability_spec import TraceSpec
 from brigade.lab.known_names import explain_unknown
+from brigade.lab.quantities import MOST_S
 from brigade.lab.scenario_spec import EventSpec, Join, Kill, Leave
 from brigade.wire.errors import ConfigError
 
@@ -42,7 +43,7 @@ def read_periods(path: Path, hosts: Sequence[str]) -> list[Period]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, csv.Error) as error:  # ValueError: no UTF-8, or a path with a null byte
         raise ConfigError(f"{path} cannot be read: {error}") from error
     periods = []
     last: dict[str, float] = defaultdict(float)  # by node: when its last period ended
@@ -57,6 +58,8 @@ def read_periods(path: Path, hosts: Sequence[str]) -> list[Period]:
         if not 0 <= period.start_s < period.end_s:
             found = f"{period.start_s:g} to {period.end_s:g}"
             raise ConfigError(f"{where}: a period ends after it starts; found {found}")
+        if period.start_s > MOST_S or (period.end_s > MOST_S and math.isfinite(period.end_s)):
+            raise ConfigError(f"{where}: expected at most {MOST_S} seconds, or no end_s")
         if period.start_s < last[period.node]:
             raise ConfigError(f"{where}: {period.node} is there already; expected its periods one after the other")
         last[period.node] = period.end_s

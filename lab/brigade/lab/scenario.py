@@ -15,6 +15,7 @@ from brigade.coordinator.run_file import RunFile, read_run_file
 from brigade.coordinator.table_errors import explain
 from brigade.lab.availability_file import trace_events
 from brigade.lab.devices import DEVICES
+from brigade.lab.host_list import each_host
 from brigade.lab.known_names import explain_unknown
 from brigade.lab.quantities import parse_rate
 from brigade.lab.scenario_spec import (
@@ -28,10 +29,9 @@ from brigade.lab.scenario_spec import (
     LinksKind,
     ScenarioSpec,
 )
+from brigade.node.byte_size import parse_byte_size
 from brigade.node.emulated_speed import EmulatedSpeed, parse_speed
 from brigade.wire.errors import ConfigError
-
-MOST_HOSTS = 250  # each has an address of its own in one network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +69,19 @@ def read_scenario(path: Path, seed: int | None = None) -> Scenario:
         raise ConfigError(f"{path}: {explain(ScenarioSpec, table, str(error))}") from error
     if seed is not None:
         spec = replace(spec, seed=seed)
-    hosts = tuple(_one_each(spec.host))
+    try:
+        hosts = each_host(spec.host)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
     for complaint in _unsound(spec, hosts):
         raise ConfigError(f"{path}: {complaint}")
     run = read_run_file(path.parent / spec.run)
     events = spec.event
     if spec.trace is not None:
-        events += trace_events(spec.trace, path.parent, [host.name for host in hosts], spec.seed)
+        try:
+            events += trace_events(spec.trace, path.parent, [host.name for host in hosts], spec.seed)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
     scenario = Scenario(path=path, spec=spec, hosts=hosts, events=events, run=run)
     needed, there = run.spec.pipeline.nodes, len(scenario.starting())
     if there < needed:
@@ -99,27 +105,14 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"there is no scenario file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError: a number of thousands of digits, too
         raise ConfigError(f"{path} is not TOML: {error}") from error
-
-
-def _one_each(specs: Sequence[HostSpec]) -> Iterator[HostSpec]:
-    for spec in specs:
-        if spec.count == 1:
-            yield spec
-        else:
-            yield from (replace(spec, name=f"{spec.name}-{number + 1}", count=1) for number in range(spec.count))
 
 
 def _unsound(spec: ScenarioSpec, hosts: Sequence[HostSpec]) -> Iterator[str]:
     """Yield what is valid by itself and does not fit together."""
     names = [host.name for host in hosts]
     sites = sorted({host.site for host in hosts if host.site})
-    if not 1 <= len(hosts) <= MOST_HOSTS:
-        yield f"host: expected 1 to {MOST_HOSTS} hosts, found {len(hosts)}"
-    for name, count in Counter([*names, *sites, COORDINATOR]).items():
-        if count > 1:
-            yield f"host: {name!r} is the name of {count} hosts or sites"
     for index, host in enumerate(spec.host):
         if host.emulate and host.device:
             yield f"host[{index}]: emulate and device exclude each other"
@@ -129,6 +122,10 @@ def _unsound(spec: ScenarioSpec, hosts: Sequence[HostSpec]) -> Iterator[str]:
             speed_of(host)
         except ConfigError as error:
             yield f"host[{index}].emulate: {error}"
+        try:
+            parse_byte_size(host.memory or "0")
+        except ConfigError as error:
+            yield f"host[{index}].memory: {error}"
     for place, text in _rates(spec):
         try:
             parse_rate(text)
@@ -139,6 +136,9 @@ def _unsound(spec: ScenarioSpec, hosts: Sequence[HostSpec]) -> Iterator[str]:
             yield from _unknown(f"pair[{index}].between", name, [*names, *sites, COORDINATOR])
         if len(set(pair.between)) == 1 and pair.between[0] not in sites:
             yield f"pair[{index}].between: {pair.between[0]!r} twice"
+    for between, count in Counter(frozenset(pair.between) for pair in spec.pair).items():
+        if count > 1:
+            yield f"pair: {count} of them are between {' and '.join(map(repr, sorted(between)))}; expected one"
     if spec.trace is not None and bool(spec.trace.file) == bool(spec.trace.generator):
         yield "trace: expected one of file (a CSV file) and generator (volunteers or spot)"
     for index, event in enumerate(spec.event):

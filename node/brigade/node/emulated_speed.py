@@ -9,6 +9,7 @@ from brigade.wire.errors import ConfigError
 
 _SPEED = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?) ?(x|s/GFLOP)")
 FROM_FILE = "@"
+LEAST_SPEED, MOST_SPEED = 1e-12, 1e12  # beyond, times are no longer finite numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ def parse_speed(text: str) -> EmulatedSpeed:
     if match is None or float(match[1]) <= 0:
         raise ConfigError(f"{text[:60]!r} is no speed; write it like '2x' (twice as slow as here) or '0.05 s/GFLOP'")
     value = float(match[1])
+    if not LEAST_SPEED <= value <= MOST_SPEED:
+        raise ConfigError(f"{text[:60]!r} is out of range; expected {LEAST_SPEED:g} to {MOST_SPEED:g}")
     return EmulatedSpeed(factor=value) if match[2] == "x" else EmulatedSpeed(s_per_gflop=value)
 
 

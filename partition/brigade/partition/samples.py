@@ -181,5 +181,5 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         raise ConfigError(f"data.path: there is no file {path}") from None
-    except OSError as error:
-        raise ConfigError(f"data.path: {path} cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        raise ConfigError(f"data.path: {path} cannot be read: {getattr(error, 'strerror', error)}") from error

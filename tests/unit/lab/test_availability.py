@@ -117,6 +117,16 @@ def test_a_day_fits_into_minutes() -> None:
         assert one.node != two.node or two.start_s - one.end_s >= 10.0
 
 
+@pytest.mark.parametrize("generator", ["volunteers", "spot"])
+def test_the_largest_numbers_that_are_taken_draw_finite_ones_in_bounded_time(generator: str) -> None:
+    extreme = Volunteers(session_shape=0.05, session_scale_h=10_000.0, absence_log_mean=20.0, absence_log_sigma=10.0)
+    spec = TraceSpec(generator=generator, hours=10_000.0, volunteers=extreme, compress=0.001)  # type: ignore[arg-type]
+    assert all(math.isfinite(period.start_s) for period in draw_periods(spec, names(30), 1))
+    often = replace(spec, spot=Spot(preemptions_per_h=3600.0), volunteers=Volunteers(session_scale_h=1e-300))
+    with pytest.raises(ConfigError, match="more than 1,000,000 comings and goings"):
+        draw_periods(replace(often, volunteers=replace(often.volunteers, absence_log_mean=-20.0)), names(30), 1)
+
+
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     periods = draw_periods(TraceSpec(generator="spot", hours=10.0), names(5), 1)
     write_periods(tmp_path / "t.csv", periods)
@@ -147,6 +157,9 @@ def test_a_trace_becomes_joins_and_ends(tmp_path: Path) -> None:
         ("node,start_s,end_s\nn9,0,1\n", "line 2: node: 'n9' is not known; known: n0"),
         ("node,start_s,end_s\nn0,5,1\n", "line 2: a period ends after it starts; found 5 to 1"),
         ("node,start_s,end_s\nn0,0,9\nn0,8,10\n", "line 3: n0 is there already"),
+        ("node,start_s,end_s\nn0,1e300,\n", "line 2: expected at most 100000000 seconds"),
+        ("node,start_s,end_s\nn0,0,1e300\n", "line 2: expected at most 100000000 seconds"),
+        ("node,start_s,end_s\n" + "n" * 200_000 + ",0,1\n", "cannot be read: field larger than field limit"),
     ],
 )
 def test_a_mistake_in_a_trace_names_its_line(tmp_path: Path, text: str, complaint: str) -> None:

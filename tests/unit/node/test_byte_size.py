@@ -28,3 +28,10 @@ def test_what_is_no_size_is_named(text):
     with pytest.raises(ConfigError, match="amount of memory") as caught:
         parse_byte_size(text)
     assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["9" * 400 + " TiB", "1025 TiB"])
+def test_more_memory_than_any_machine_has_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--memory: '.*' is out of range; expected at most 1024 TiB") as caught:
+        parse_byte_size(text, "--memory")
+    assert len(str(caught.value)) < 160

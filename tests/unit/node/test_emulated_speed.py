@@ -39,3 +39,9 @@ def test_a_file_may_change_the_speed_and_is_believed_when_it_is_sound(tmp_path):
     assert source.now() == parse_speed("6x")
     with pytest.raises(ConfigError, match="cannot be read"):
         SpeedSource(f"@{tmp_path / 'none'}")
+
+
+@pytest.mark.parametrize("text", ["9" * 320 + " s/GFLOP", "1e13x", "1e-13x"])
+def test_a_speed_whose_times_are_no_finite_numbers_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"is out of range; expected 1e-12 to 1e\+12"):
+        parse_speed(text)
