@@ -38,6 +38,7 @@ Kind = Literal[
     "begun",  # an instant: all stages stand, training begins with this step
     "dropped",  # an instant: the plan is over
 ]
+MOST_STAGES = 1024  # of a plan in a timeline that is read: a page has a row for each
 COMPUTE_KINDS = frozenset({"forward", "backward", "sum", "optimizer", "snapshot", "evaluate"})
 
 
@@ -111,13 +112,15 @@ def parse_lines(data: bytes) -> Iterator[Entry]:
 def lives(entries: Iterable[Entry]) -> list[StageLife]:
     """Group entries by the stage that they belong to; actions before the first `StageBegan` are left out.
 
-    A file that was begun anew repeats the line of the stage; that is the same life.
+    A file that was begun anew repeats the line of the stage; that is the same life. Lives of a stage that its plan does
+    not have, or of a plan of more than `MOST_STAGES`, are left out.
     """
     found: dict[StageBegan, StageLife] = {}
     life: StageLife | None = None
     for entry in entries:
         if isinstance(entry, StageBegan):
-            life = found.setdefault(entry, StageLife(entry, []))
+            sound = 0 <= entry.stage < entry.stages <= MOST_STAGES
+            life = found.setdefault(entry, StageLife(entry, [])) if sound else None
         elif life is not None:
             life.actions.append(entry)
     return list(found.values())

@@ -6,8 +6,9 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from msgspec.structs import replace
 
-from brigade.node.timeline import Action, Entry, Label, StageBegan, label, lives, parse_lines, to_lines
+from brigade.node.timeline import MOST_STAGES, Action, Entry, Label, StageBegan, label, lives, parse_lines, to_lines
 from brigade.node.timeline_file import MOST_WAITING, Recorder, TimelineFile, read_timeline
 from brigade.wire.errors import ConfigError
 from brigade.wire.message_parts import Slot
@@ -64,6 +65,16 @@ def test_actions_belong_to_the_stage_before_them_and_a_repeated_stage_line_goes_
     entries = [action(9), began(1), action(0), began(1), action(1), began(2), action(2)]
     found = lives(entries)
     assert [(life.began.generation, [a.index for a in life.actions]) for life in found] == [(1, [0, 1]), (2, [2])]
+
+
+@pytest.mark.parametrize(
+    ("stage", "stages"), [(10**9, 2 * 10**9), (MOST_STAGES, MOST_STAGES + 1), (3, 3), (-1, 3), (0, 0)]
+)
+def test_a_stage_that_no_plan_has_is_left_out_with_its_actions(stage: int, stages: int) -> None:
+    foreign = replace(began(1), stage=stage, stages=stages)
+    own = replace(began(1), stage=0, stages=MOST_STAGES)
+    (life,) = lives([own, action(0), foreign, action(1), own, action(2)])
+    assert [each.index for each in life.actions] == [0, 2]
 
 
 def test_a_recorder_writes_wall_clock_seconds_once_a_step(tmp_path: Path) -> None:
