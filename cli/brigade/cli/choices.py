@@ -1,5 +1,6 @@
 """The options and arguments that several subcommands share."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more while working.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings and errors.")]
 EndWithStdin = Annotated[bool, typer.Option("--end-with-stdin", hidden=True)]
+
+
+def finite(value: float) -> float:
+    """Return a number that an option was given; typer's error for `nan`, which passes any range."""
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is no finite number.")
+    return value
 
 
 def verbosity_of(verbose: bool, quiet: bool) -> int:

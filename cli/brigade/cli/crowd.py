@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from brigade.cli.choices import finite
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -12,12 +14,22 @@ if TYPE_CHECKING:
 
 Nodes = Annotated[int, typer.Option("--nodes", metavar="N", min=2, max=100_000, help="Nodes that are there at once.")]
 Blocks = Annotated[int, typer.Option("--blocks", metavar="N", min=2, max=256, help="Blocks of the model.")]
-Seconds = Annotated[float, typer.Option("--seconds", metavar="S", min=1.0, help="Virtual seconds to simulate.")]
+Seconds = Annotated[
+    float,
+    typer.Option("--seconds", metavar="S", min=1.0, max=100_000, callback=finite, help="Virtual seconds to simulate."),
+]
 Compress = Annotated[
     float,
-    typer.Option("--compress", metavar="X", min=1.0, help="How many times faster nodes come and go than volunteers."),
+    typer.Option(
+        "--compress",
+        metavar="X",
+        min=1.0,
+        max=10_000,
+        callback=finite,
+        help="How many times faster nodes come and go than volunteers.",
+    ),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Draw another crowd.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=10**15, help="Draw another crowd.")]
 ResultFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result to a file.")]
 
 

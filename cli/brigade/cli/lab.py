@@ -34,7 +34,11 @@ ReportFile = Annotated[
 Seed = Annotated[
     int | None,
     typer.Option(
-        "--seed", metavar="N", min=0, help="Draw jitter, losses and who is there anew; the job keeps its seed."
+        "--seed",
+        metavar="N",
+        min=0,
+        max=10**15,
+        help="Draw jitter, losses and who is there anew; the job keeps its seed.",
     ),
 ]
 Links = Annotated[
