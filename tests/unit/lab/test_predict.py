@@ -233,6 +233,12 @@ def test_a_limit_during_a_recovery_leaves_what_the_checkpoint_holds(toy) -> None
     assert (result.steps_committed, result.exit_code) == (2, STOPPED)
 
 
+def test_a_plan_that_ends_before_its_first_microbatch_is_back_is_no_mistake(toy) -> None:
+    kill = event("kill", host='"ada"', at_s=0.05)
+    result = toy("ada", "bob", nodes=1, events=kill, limit_s=1.0)
+    assert result.exit_code == STOPPED
+
+
 def test_whoever_comes_is_waited_for(toy) -> None:
     events = event("kill", host='"ada"', at_step=2) + event("join", host='"ada"', at_s=60.0)
     result = toy("ada", "bob", events=events)

@@ -1,5 +1,6 @@
 """What came out of a simulated run: times that add up, peaks, and how far apart microbatches left."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -72,6 +73,8 @@ class SimulationReport:
         """Mean seconds between microbatches in the middle half of the run; of whole steps where there are enough."""
         if self.flushes and len(self._whole_steps):
             return float(np.mean(self._whole_steps)) / self.per_update
+        if not len(self.finishes_s):
+            return math.inf  # it ended before any came back
         first, end = self._middle
         return float(self.finishes_s[end] - self.finishes_s[first]) / max(end - first, 1)
 
