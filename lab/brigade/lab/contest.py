@@ -139,12 +139,15 @@ class Contest:
         )
 
     async def finish(self, entry: Entry) -> None:
-        """Wait until a contender has trained all its steps."""
+        """Wait until a contender has trained all its steps; raises BrigadeError when it has failed."""
         async with asyncio.timeout(STEP_LIMIT_S):
             while await entry.ends.get() is not None:
                 pass
-            for member in entry.members:
-                await member.ended()
+            codes = [await member.ended() for member in entry.members]
+        if any(codes):
+            raise BrigadeError(
+                f"{entry.contender.name} failed after {len(entry.losses)} steps; what it said lies in {entry.place}"
+            )
 
     def sent_per_token(self, entry: Entry) -> tuple[float, float]:
         """Return the payload bytes a token that a contender sends forwards and backwards, over all its links."""

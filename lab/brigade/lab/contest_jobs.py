@@ -43,7 +43,8 @@ def check(run: RunFile, stages: Sequence[int], steps: int) -> None:
 def variant(run: RunFile, contender: Contender, stages: int, *, steps: int, eval_every: int = 0) -> RunSpec:
     """Return the run of one contender: nothing but the schedule, the codecs and the length differ from the file."""
     spec = run.spec
-    training = replace(spec.training, max_steps=steps, eval_steps=eval_every, save_steps=0)
+    warm_up = min(spec.training.warmup_steps, steps)  # of the learning rate
+    training = replace(spec.training, max_steps=steps, warmup_steps=warm_up, eval_steps=eval_every, save_steps=0)
     if not eval_every:
         training = replace(training, eval_batches=1)
     pipeline = replace(spec.pipeline, nodes=stages, stages=stages, silence_limit_s=PATIENCE_S)

@@ -25,6 +25,7 @@ validation_fraction = 0.2
 
 [training]
 max_steps = 400
+warmup_steps = 30
 batch_size = 8
 microbatches = {microbatches}
 eval_batches = 0
@@ -45,6 +46,14 @@ def read(tmp_path):
         return read_run_file(path)
 
     return read
+
+
+def test_a_variant_that_is_shorter_than_the_warm_up_can_be_read(tmp_path, read):
+    run = read()
+    path = tmp_path / "shorter.toml"
+    for steps in (12, 30, 50):
+        write_run_file(path, variant(run, contender("plain"), 2, steps=steps))
+        assert read_run_file(path).spec.training.warmup_steps == min(30, steps)
 
 
 def test_a_variant_is_a_run_file_that_says_the_same(tmp_path, read):
